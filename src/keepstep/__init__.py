@@ -1,0 +1,23 @@
+"""Keepstep keeps training runs in step through every failure."""
+
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from keepstep.train import ResumableSampler as ResumableSampler
+    from keepstep.train import Session as Session
+    from keepstep.train import endless as endless
+    from keepstep.train import resumable as resumable
+    from keepstep.train import session as session
+
+_LAZY = ("session", "Session", "ResumableSampler", "resumable", "endless")
+
+
+def __getattr__(name: str) -> Any:
+    # The SDK is loaded on first use, so that `import keepstep` costs nothing to the control programs.
+    if name in _LAZY:
+        from keepstep import train
+
+        return getattr(train, name)
+    raise AttributeError(f"module 'keepstep' has no attribute {name!r}")

@@ -1,0 +1,219 @@
+"""Decisions: what the engine decided, why, and what follows. Owns their shapes; must not apply them (see apply.py).
+
+Together with the facts they are the journal: folding both in order gives the World, without deciding anything again.
+"""
+
+from typing import Literal
+
+from msgspec import Struct
+
+from keepstep.core.facts import Fact
+from keepstep.core.ids import IncidentId, JobId, NodeId, ResourceId
+from keepstep.core.incident import Diagnosis, IncidentState
+from keepstep.core.intents import Intent, Restore
+from keepstep.core.job import Failure, JobState, Placement
+from keepstep.core.resource import ResourceState
+
+
+class MoveIncident(Struct, frozen=True, kw_only=True, tag=True):
+    incident: IncidentId
+    to: IncidentState
+
+
+class MoveJob(Struct, frozen=True, kw_only=True, tag=True):
+    job: JobId
+    to: JobState
+
+
+class MoveResource(Struct, frozen=True, kw_only=True, tag=True):
+    resource: ResourceId
+    to: ResourceState
+
+
+class Open(Struct, frozen=True, kw_only=True, tag=True):
+    """A new incident; it leads its job from now on."""
+
+    incident: IncidentId
+    job: JobId
+    kind: Literal["start", "fault"]
+    symptoms: tuple[int, ...]
+
+
+class Join(Struct, frozen=True, kw_only=True, tag=True):
+    """More evidence for an open incident."""
+
+    incident: IncidentId
+    symptoms: tuple[int, ...]
+
+
+class Ask(Struct, frozen=True, kw_only=True, tag=True):
+    """More evidence has been asked for; said so that it is asked once."""
+
+    incident: IncidentId
+    witnesses: tuple[NodeId, ...] = ()
+    stacks: bool = False
+
+
+class Excuse(Struct, frozen=True, kw_only=True, tag=True):
+    """A stall was no fault; the job's deadlines become more patient."""
+
+    incident: IncidentId
+
+
+class Setback(Struct, frozen=True, kw_only=True, tag=True):
+    """A recovery did not hold although nothing was seen to fail. ``refuse`` names a state not to restore again."""
+
+    incident: IncidentId
+    reason: str
+    refuse: str = ""
+
+
+class Grant(Struct, frozen=True, kw_only=True, tag=True):
+    """A person approved what the incident waits for."""
+
+    incident: IncidentId
+    by: str
+
+
+class Dismiss(Struct, frozen=True, kw_only=True, tag=True):
+    """A symptom or signal that concerns nobody (any more)."""
+
+    entry: int
+    queue: Literal["inbox", "signals"]
+
+
+class Diagnose(Struct, frozen=True, kw_only=True, tag=True):
+    """A diagnosis. ``new_attempt`` where the last attempt had already started a generation."""
+
+    incident: IncidentId
+    diagnosis: Diagnosis
+    new_attempt: bool
+    failure: Failure | None = None
+
+
+class PlaceHold(Struct, frozen=True, kw_only=True, tag=True):
+    resource: ResourceId
+    source: str
+    reason: str
+    incident: IncidentId | None = None
+
+
+class DropHold(Struct, frozen=True, kw_only=True, tag=True):
+    resource: ResourceId
+    source: str
+
+
+class ProveFenced(Struct, frozen=True, kw_only=True, tag=True):
+    """A proof that needs no answer: the self-fence deadline has passed for a launcher that nobody hears."""
+
+    job: JobId
+    node: NodeId
+    generation: int
+    proof: Literal["self_fenced"] = "self_fenced"
+
+
+class Suspect(Struct, frozen=True, kw_only=True, tag=True):
+    """A failure that could be the device's own is counted against it."""
+
+    resource: ResourceId
+
+
+class Choose(Struct, frozen=True, kw_only=True, tag=True):
+    """The state to restore from; None starts from nothing. Not yet verified."""
+
+    incident: IncidentId
+    restore: Restore | None
+    asked: tuple[NodeId, ...] = ()
+    """Nodes that verify it."""
+
+
+class Place(Struct, frozen=True, kw_only=True, tag=True):
+    """A new generation and where it lives."""
+
+    incident: IncidentId
+    job: JobId
+    placement: Placement
+    store_node: NodeId | None
+
+
+class Wait(Struct, frozen=True, kw_only=True, tag=True):
+    """What an incident waits for, and where it goes on."""
+
+    incident: IncidentId
+    waits_for: str
+    resume_at: IncidentState
+
+
+class Remediate(Struct, frozen=True, kw_only=True, tag=True):
+    """One more reset or gate run of a resource."""
+
+    resource: ResourceId
+    resets: int
+    gate_tries: int
+
+
+class End(Struct, frozen=True, kw_only=True, tag=True):
+    """How a job ends."""
+
+    job: JobId
+    exit_code: int
+    message: str
+
+
+class Close(Struct, frozen=True, kw_only=True, tag=True):
+    """The review of an incident: what it cost and how sure the cure is."""
+
+    incident: IncidentId
+    verdict: str
+    lost_steps: int
+    stage_s: dict[str, float]
+    downtime_s: float
+
+
+Change = (
+    MoveIncident
+    | MoveJob
+    | MoveResource
+    | Open
+    | Join
+    | Ask
+    | Excuse
+    | Setback
+    | Grant
+    | Dismiss
+    | Diagnose
+    | PlaceHold
+    | DropHold
+    | ProveFenced
+    | Suspect
+    | Choose
+    | Place
+    | Wait
+    | Remediate
+    | End
+    | Close
+)
+
+
+class Decision(Struct, frozen=True, kw_only=True, tag=True):
+    """One decision of one stage. ``changes`` are applied in order; ``intents`` get the numbers from ``first_order`` on."""
+
+    stage: str
+    subject: str
+    reason: str
+    changes: tuple[Change, ...] = ()
+    intents: tuple[Intent, ...] = ()
+    first_order: int = 0
+
+
+Record = Fact | Decision
+
+
+class Entry(Struct, frozen=True, kw_only=True):
+    """One journal entry. ``at_s`` is the server's clock; hashes are hex."""
+
+    seq: int
+    at_s: float
+    record: Record
+    prev: str = ""
+    hash: str = ""

@@ -1,0 +1,154 @@
+"""Stage 3, diagnose: names the cause, the culprits and the resources, from the evidence joined so far.
+
+Asks for more where it must (a witness for a silent node, the stacks of a job that stands still) and never acts on silence
+alone. What the restart needs is decided here; what becomes of a resource is decided from the same evidence in isolate.py.
+"""
+
+from collections.abc import Iterable
+
+from keepstep.core import budget, suspects
+from keepstep.core import facts as f
+from keepstep.core.decision import Ask, Change, Decision, Diagnose, End, Excuse, MoveIncident, MoveJob, Suspect
+from keepstep.core.ids import NodeId
+from keepstep.core.incident import Incident, IncidentState, Seen
+from keepstep.core.intents import AskWitness, CollectStacks, Intent, Notify
+from keepstep.core.job import Job, JobState, Launcher
+from keepstep.core.policy import Policy
+from keepstep.core.world import World
+
+SETTLE_S = 1.0
+"""How long a rank that only says 'my peer went away' may wait for the peer's own story."""
+
+
+def diagnose(incident: Incident, world: World, policy: Policy, now_s: float) -> Decision | None:
+    """The next decision of an open incident; None while the evidence does not say enough."""
+    job = world.job_of(incident)
+    asking = _ask(incident, job, policy, now_s)
+    if asking is not None:
+        return asking
+    seen = [incident.evidence[entry] for entry in incident.undiagnosed]
+    found = suspects.judge(incident, job, seen, policy, now_s)
+    if found is not None:
+        return _act(incident, job, world, policy, found, now_s)
+    cleared = _no_fault(incident, job, seen, policy, now_s)
+    if cleared is not None:
+        return cleared
+    if now_s - incident.entered_s >= policy.silence.unknown_s:
+        return _give_up(incident, job)
+    return None
+
+
+def _ask(incident: Incident, job: Job, policy: Policy, now_s: float) -> Decision | None:
+    silent = [
+        launcher
+        for launcher in _placed(job)
+        if not launcher.reachable and not launcher.gone and launcher.node not in incident.attempt.witnesses_asked
+    ]
+    if silent:
+        return Decision(
+            stage="diagnose",
+            subject=incident.id,
+            reason=f"{_nodes(silent)} silent: unknown, not dead; asking a second witness",
+            changes=(Ask(incident=incident.id, witnesses=tuple(x.node for x in silent)),),
+            intents=tuple(_witness(job, launcher) for launcher in silent),
+        )
+    stalled = any(isinstance(incident.evidence[e].fact, f.JobStalled) for e in incident.undiagnosed)
+    if stalled and not incident.attempt.stacks_asked:
+        return Decision(
+            stage="diagnose",
+            subject=incident.id,
+            reason="no step completes any more: looking at every rank from outside",
+            changes=(Ask(incident=incident.id, stacks=True),),
+            intents=tuple(_stacks(job, launcher) for launcher in _placed(job) if launcher.reachable),
+        )
+    return None
+
+
+def _placed(job: Job) -> list[Launcher]:
+    """Launchers on which ranks of the present generation run, or may run."""
+    if job.placement is None:
+        return []
+    return [job.launchers[node] for node in job.placement.nodes if job.launchers[node].running]
+
+
+def _witness(job: Job, launcher: Launcher) -> Intent:
+    return AskWitness(
+        job=job.id,
+        node=launcher.node,
+        session=launcher.session,
+        boot_id=launcher.boot_id,
+        pid=launcher.pid,
+        pid_start=launcher.pid_start,
+    )
+
+
+def _stacks(job: Job, launcher: Launcher) -> Intent:
+    return CollectStacks(job=job.id, node=launcher.node, session=launcher.session, generation=job.generation)
+
+
+def _act(incident: Incident, job: Job, world: World, policy: Policy, found: suspects.Finding, now_s: float) -> Decision:
+    diagnosis = found.diagnosis
+    refusal = budget.refusal(job, diagnosis, policy, now_s)
+    started = incident.attempt.new_generation > 0
+    changes: list[Change] = [
+        Diagnose(incident=incident.id, diagnosis=diagnosis, new_attempt=started, failure=found.failure)
+    ]
+    changes += [Suspect(resource=resource) for resource in found.suspected if resource in world.resources]
+    if refusal:
+        changes += [
+            MoveIncident(incident=incident.id, to=IncidentState.ESCALATED),
+            End(job=job.id, exit_code=found.exit_code, message=refusal),
+            MoveJob(job=job.id, to=JobState.ENDING),
+        ]
+        page = Notify(subject=incident.id, level="page", message=refusal)
+        return Decision(stage="diagnose", subject=incident.id, reason=refusal, changes=tuple(changes), intents=(page,))
+    changes.append(MoveIncident(incident=incident.id, to=IncidentState.ISOLATING))
+    if job.state is not JobState.RECOVERING and job.state is not JobState.STARTING:
+        changes.append(MoveJob(job=job.id, to=JobState.RECOVERING))
+    reason = f"{diagnosis.cause.value} ({diagnosis.confidence:.0%}): {diagnosis.summary}"
+    return Decision(stage="diagnose", subject=incident.id, reason=reason, changes=tuple(changes))
+
+
+def _no_fault(incident: Incident, job: Job, seen: list[Seen], policy: Policy, now_s: float) -> Decision | None:
+    """Close an incident whose evidence has explained itself."""
+    if incident.attempt.diagnosis is not None or any(isinstance(s.fact, f.RankExited | f.SignalSeen) for s in seen):
+        return None
+    silent = [launcher for launcher in _placed(job) if not launcher.reachable]
+    stalls = [s.fact for s in seen if isinstance(s.fact, f.JobStalled)]
+    excused = False
+    if silent:
+        return None
+    if stalls:
+        moved = any(step > stalls[-1].step for step, _ in incident.progress)
+        excused = suspects.is_busy(incident, stalls[-1], policy)
+        if not moved and not excused:
+            return None
+        why = "the steps go on by themselves" if moved else "every rank that is awaited is at work"
+    else:
+        why = "every node is heard again and nothing else was seen"
+    changes: list[Change] = [MoveIncident(incident=incident.id, to=IncidentState.NO_FAULT)]
+    if stalls:
+        changes.insert(0, Excuse(incident=incident.id))
+    return Decision(stage="diagnose", subject=incident.id, reason=f"no fault: {why}", changes=tuple(changes))
+
+
+def _give_up(incident: Incident, job: Job) -> Decision:
+    """Nobody knows, and nothing that is known justifies an act against the job: a person is told, the job is left alone."""
+    silent = [launcher for launcher in _placed(job) if not launcher.reachable]
+    message = (
+        f"{_nodes(silent)} silent and no second witness; job {job.id} is left as it is"
+        if silent
+        else f"the evidence about job {job.id} does not name a cause; it is left as it is"
+    )
+    return Decision(
+        stage="diagnose",
+        subject=incident.id,
+        reason=message,
+        changes=(MoveIncident(incident=incident.id, to=IncidentState.ESCALATED),),
+        intents=(Notify(subject=incident.id, level="page", message=message),),
+    )
+
+
+def _nodes(launchers: Iterable[Launcher]) -> str:
+    names: list[NodeId] = [launcher.node for launcher in launchers]
+    return f"node {names[0]} is" if len(names) == 1 else f"nodes {', '.join(names)} are"

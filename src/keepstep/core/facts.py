@@ -1,0 +1,389 @@
+"""Facts: what somebody observed. Owns their shapes; must not judge them.
+
+A fact never carries a wall-clock time of another machine: the journal stamps it with the server's clock when it arrives.
+Durations are measured by whoever reports them. Everything here crosses the wire and the journal, so a field is only ever
+added, with a default.
+"""
+
+from typing import Literal
+
+from msgspec import Struct
+
+from keepstep.core.ids import IncidentId, JobId, NodeId, ResourceId, Session
+
+
+class Elasticity(Struct, frozen=True, kw_only=True):
+    """What the job declares about its size. Never guessed."""
+
+    min_nodes: int
+    max_nodes: int
+    """Equal to ``min_nodes`` for a fixed job."""
+    step: int = 1
+
+
+class JobSpec(Struct, frozen=True, kw_only=True):
+    """What was asked for. ``argv`` is the script and its arguments."""
+
+    argv: tuple[str, ...]
+    nproc_per_node: int
+    elasticity: Elasticity
+    checkpoint_dir: str = ""
+    capacity_wait_s: float | None = None
+    """How long to wait for a healthy node before the job ends; None takes it from policy."""
+
+
+class Device(Struct, frozen=True, kw_only=True):
+    """A training device as its node reports it."""
+
+    slot: int
+    serial: str
+    model: str = "cpu"
+    firmware: str = ""
+
+
+class ErrorRecord(Struct, frozen=True, kw_only=True):
+    """The last error of a rank, bounded in size by the launcher."""
+
+    kind: str
+    """Exception class, or the class of a native failure (``CUDA error``, ``NCCL``, ``out of memory``)."""
+    message: str
+    traceback: str = ""
+    signature: str = ""
+    """Equal for two errors that are the same bug: kind and the innermost frames, without addresses or numbers."""
+    victim: bool = False
+    """The error only says that a peer went away (connection reset, broken pipe, collective timed out)."""
+
+
+# ---- jobs and nodes
+
+
+class JobSubmitted(Struct, frozen=True, kw_only=True, tag=True):
+    job: JobId
+    spec: JobSpec
+    by: str = ""
+
+
+class JobStopRequested(Struct, frozen=True, kw_only=True, tag=True):
+    """A person (Ctrl-C, ``keepstep stop``) wants the job to end."""
+
+    job: JobId
+    by: str
+    reason: str = ""
+
+
+class NodeJoined(Struct, frozen=True, kw_only=True, tag=True):
+    """A launcher said hello: the first time, or again after a broken connection or a server restart (same session)."""
+
+    job: JobId
+    node: NodeId
+    session: Session
+    boot_id: str
+    devices: tuple[Device, ...]
+    address: str
+    """Where other nodes reach this node's store and snapshot server."""
+    rack: str = ""
+    pid: int = 0
+    pid_start: int = 0
+    """Start time of the launcher process in clock ticks since boot: (pid, pid_start) is never reused within a boot."""
+    running_generation: int = 0
+    """The generation whose ranks live there now; 0 for none."""
+    store: str = ""
+    """host:port of a rendezvous store that is up and has never been used."""
+    snapshots: str = ""
+    """host:port at which this node's snapshot server answers its peers."""
+    inventory: "Inventory | None" = None
+    spare: bool = False
+    """It is meant to stand by: placed last."""
+
+
+class NodeLeft(Struct, frozen=True, kw_only=True, tag=True):
+    """The launcher leaves on purpose, after it has ended its ranks."""
+
+    job: JobId
+    node: NodeId
+    session: Session
+    reason: str = ""
+
+
+class NodeUnreachable(Struct, frozen=True, kw_only=True, tag=True):
+    """Nothing was heard from the launcher for a lease. Silence is *unknown*, never *dead*."""
+
+    job: JobId
+    node: NodeId
+    session: Session
+    silent_s: float
+    connection_lost: bool = False
+
+
+class NodeReachable(Struct, frozen=True, kw_only=True, tag=True):
+    job: JobId
+    node: NodeId
+    session: Session
+
+
+class Witnessed(Struct, frozen=True, kw_only=True, tag=True):
+    """What an independent witness says of a node's launcher or machine."""
+
+    job: JobId
+    node: NodeId
+    session: Session
+    witness: Literal["host", "peer", "scheduler", "bmc", "person"]
+    verdict: Literal["alive", "process_gone", "host_off", "rebooted", "no_answer"]
+    detail: str = ""
+
+
+# ---- ranks
+
+
+class RankExited(Struct, frozen=True, kw_only=True, tag=True):
+    """A rank ended, or reported the exception that is about to end it."""
+
+    job: JobId
+    node: NodeId
+    session: Session
+    generation: int
+    rank: int
+    slot: int
+    exit_code: int | None = None
+    signal: int | None = None
+    error: ErrorRecord | None = None
+    step: int = -1
+    """The last step it completed; -1 if it never completed one."""
+    phase: str = ""
+    pid: int = 0
+
+
+class JobStalled(Struct, frozen=True, kw_only=True, tag=True):
+    """No rank made progress for longer than the learned deadline. Derived by ``detect`` from vitals."""
+
+    job: JobId
+    generation: int
+    phase: str
+    step: int
+    stalled_s: float
+    deadline_s: float
+    stopped: tuple[int, ...] = ()
+    """Ranks in job-control stop while others are not."""
+    behind: tuple[int, ...] = ()
+    """Ranks whose step is lower, or whose phase is earlier, than that of the others."""
+
+
+class StepsAdvanced(Struct, frozen=True, kw_only=True, tag=True):
+    """All ranks of a generation completed a step. Derived, and journalled only where it changes a verdict."""
+
+    job: JobId
+    generation: int
+    step: int
+    ranks: int
+    loss: float | None = None
+    step_time_s: float | None = None
+
+
+class RankStack(Struct, frozen=True, kw_only=True):
+    """One rank as an outsider sees it. ``frames`` are ``file:line function``, innermost first."""
+
+    rank: int
+    frames: tuple[str, ...] = ()
+    process_state: str = ""
+    """The letter of /proc/<pid>/stat: R S D T t Z."""
+    waiting: bool = False
+    """It sits in a collective, a barrier or a wait on peers."""
+    cpu_s: float = 0.0
+    """CPU time used while it was watched."""
+
+
+# ---- checkpoints
+
+
+class RamOffer(Struct, frozen=True, kw_only=True):
+    """Sealed snapshots of one step that a node holds in memory."""
+
+    step: int
+    generation: int
+    world_size: int
+    parts: dict[int, tuple[str, ...]]
+    """Rank -> digests of the groups that make up its state. Includes ranks of other nodes that were mirrored here."""
+    held: tuple[str, ...]
+    """Digests whose bytes are here."""
+
+
+class DiskOffer(Struct, frozen=True, kw_only=True):
+    """A committed checkpoint in the job's directory."""
+
+    step: int
+    generation: int
+    world_size: int
+    key: str
+    """Names the commit record."""
+
+
+class Inventory(Struct, frozen=True, kw_only=True):
+    """Everything a node could restore from."""
+
+    ram: tuple[RamOffer, ...] = ()
+    disk: tuple[DiskOffer, ...] = ()
+
+
+class CheckpointCommitted(Struct, frozen=True, kw_only=True, tag=True):
+    job: JobId
+    generation: int
+    step: int
+    key: str
+    world_size: int
+    duration_s: float = 0.0
+    size_bytes: int = 0
+
+
+class CheckpointFailed(Struct, frozen=True, kw_only=True, tag=True):
+    """A save did not become a checkpoint. An event, not the end of the run."""
+
+    job: JobId
+    node: NodeId
+    generation: int
+    step: int
+    reason: str
+
+
+# ---- devices, people, gate
+
+
+class SignalSeen(Struct, frozen=True, kw_only=True, tag=True):
+    """A hardware or dependency signal; ``signal`` is a key of the catalogue."""
+
+    resource: ResourceId
+    signal: str
+    boot_id: str = ""
+    detail: str = ""
+
+
+class ProbeFailed(Struct, frozen=True, kw_only=True, tag=True):
+    """A status call timed out or erred. Recorded; never evidence of a fault by itself."""
+
+    source: str
+    job: JobId
+    detail: str = ""
+
+
+class HoldRequested(Struct, frozen=True, kw_only=True, tag=True):
+    resource: ResourceId
+    source: str
+    by: str
+    reason: str = ""
+
+
+class HoldLifted(Struct, frozen=True, kw_only=True, tag=True):
+    resource: ResourceId
+    source: str
+    by: str
+
+
+class Approved(Struct, frozen=True, kw_only=True, tag=True):
+    """A person's answer to an incident or a resource that waits for one."""
+
+    subject: str
+    by: str
+    granted: bool
+
+
+class GateFinished(Struct, frozen=True, kw_only=True, tag=True):
+    """A validation gate ran to its end. ``passed`` is None where the tool itself failed: that is not a pass."""
+
+    resource: ResourceId
+    serial: str
+    boot_id: str
+    firmware: str
+    passed: bool | None
+    detail: str = ""
+
+
+class ServerStarted(Struct, frozen=True, kw_only=True, tag=True):
+    """A server took the journal over. Sessions are confirmed again from here."""
+
+    server: str
+    version: str
+
+
+# ---- answers to intents
+
+
+class Done(Struct, frozen=True, kw_only=True, tag=True):
+    detail: str = ""
+
+
+class Failed(Struct, frozen=True, kw_only=True, tag=True):
+    reason: str
+
+
+class Fenced(Struct, frozen=True, kw_only=True, tag=True):
+    """Nothing of the job up to ``generation`` lives on the node any more."""
+
+    generation: int
+    proof: Literal["killed", "nothing_ran", "process_gone", "rebooted", "powered_off", "self_fenced"]
+    killed: int = 0
+    inventory: Inventory | None = None
+    store: str = ""
+    """A fresh rendezvous store, see NodeJoined.store."""
+
+
+class Launched(Struct, frozen=True, kw_only=True, tag=True):
+    pids: dict[int, int]
+    """Rank -> pid."""
+    warm: bool = True
+    why_cold: str = ""
+
+
+class StacksTaken(Struct, frozen=True, kw_only=True, tag=True):
+    stacks: tuple[RankStack, ...]
+
+
+class CheckpointVerified(Struct, frozen=True, kw_only=True, tag=True):
+    key: str
+
+
+class CheckpointRejected(Struct, frozen=True, kw_only=True, tag=True):
+    key: str
+    reason: str
+
+
+Outcome = Done | Failed | Fenced | Launched | StacksTaken | CheckpointVerified | CheckpointRejected
+
+
+class Answered(Struct, frozen=True, kw_only=True, tag=True):
+    """The outcome of one intent; ``intent`` echoes its number."""
+
+    intent: int
+    outcome: Outcome
+
+
+class Overdue(Struct, frozen=True, kw_only=True, tag=True):
+    """An intent got no answer in time. Derived by ``detect``; says nothing about what really happened outside."""
+
+    intent: int
+    waited_s: float
+
+
+Fact = (
+    JobSubmitted
+    | JobStopRequested
+    | NodeJoined
+    | NodeLeft
+    | NodeUnreachable
+    | NodeReachable
+    | Witnessed
+    | RankExited
+    | JobStalled
+    | StepsAdvanced
+    | CheckpointCommitted
+    | CheckpointFailed
+    | SignalSeen
+    | ProbeFailed
+    | HoldRequested
+    | HoldLifted
+    | Approved
+    | GateFinished
+    | ServerStarted
+    | Answered
+    | Overdue
+)
+
+Subject = IncidentId | JobId | ResourceId

@@ -1,0 +1,202 @@
+"""Stage 5, select: chooses the newest *valid* state over the union of memory, peers and disk, and has it verified.
+
+Newest by step, whatever the tier (case D22); complete, or it is no candidate (D3, D13); verified, or it is not used (D5, D6).
+"""
+
+from msgspec import Struct
+
+from keepstep.core.decision import Change, Choose, Decision, MoveIncident, Wait
+from keepstep.core.facts import RamOffer
+from keepstep.core.ids import NodeId
+from keepstep.core.incident import Attempt, Incident, IncidentState
+from keepstep.core.intents import Intent, Notify, Restore, VerifyCheckpoint
+from keepstep.core.job import Job, Launcher
+from keepstep.core.policy import Policy
+from keepstep.core.world import World
+
+
+class Candidate(Struct, frozen=True, kw_only=True):
+    restore: Restore
+    readers: dict[NodeId, tuple[str, ...]]
+    """Who verifies it: node -> digests (of memory; empty for disk)."""
+
+
+def select(incident: Incident, world: World, policy: Policy, now_s: float) -> Decision | None:
+    """Propose, have verified, or move on. None while a verification runs."""
+    job, attempt = world.job_of(incident), incident.attempt
+    if incident.undiagnosed:
+        return reopen(incident, "select")
+    if attempt.restore_chosen and not _refused(attempt):
+        if attempt.restore is None or set(attempt.verified_by) >= set(attempt.verify_asked):
+            return _on(incident)
+        if not _stuck(incident, world):
+            return None
+        return Decision(
+            stage="select",
+            subject=incident.id,
+            reason=f"the verification of {attempt.restore.key} is overdue; asking again",
+            intents=_verify(job, Candidate(restore=attempt.restore, readers=_again(job, attempt))),
+        )
+    found = candidates(job, attempt)
+    if found:
+        return _propose(incident, job, found[0])
+    if _had_any(job, attempt) and not (policy.approvals.start_from_nothing or incident.granted):
+        return _nothing_valid(incident, job)
+    return Decision(
+        stage="select",
+        subject=incident.id,
+        reason="no state was ever saved: the job starts from nothing",
+        changes=(
+            Choose(incident=incident.id, restore=None),
+            MoveIncident(incident=incident.id, to=IncidentState.PLACING),
+        ),
+    )
+
+
+def reopen(incident: Incident, stage: str) -> Decision:
+    """New evidence arrived during a recovery: it is diagnosed before anything else happens."""
+    return Decision(
+        stage=stage,
+        subject=incident.id,
+        reason="new evidence during the recovery",
+        changes=(MoveIncident(incident=incident.id, to=IncidentState.OPEN),),
+    )
+
+
+def _refused(attempt: Attempt) -> bool:
+    return attempt.restore is not None and attempt.restore.key in attempt.rejected
+
+
+def _on(incident: Incident) -> Decision:
+    restore = incident.attempt.restore
+    what = "nothing to restore" if restore is None else f"step {restore.step} from {restore.tier} is verified"
+    return Decision(
+        stage="select",
+        subject=incident.id,
+        reason=what,
+        changes=(MoveIncident(incident=incident.id, to=IncidentState.PLACING),),
+    )
+
+
+def _stuck(incident: Incident, world: World) -> bool:
+    """Every verification still awaited is overdue."""
+    waiting = [p for p in world.pending_for(incident.id) if isinstance(p.intent, VerifyCheckpoint)]
+    return all(pending.overdue for pending in waiting)
+
+
+def _again(job: Job, attempt: Attempt) -> dict[NodeId, tuple[str, ...]]:
+    assert attempt.restore is not None
+    for candidate in candidates(job, attempt):
+        if candidate.restore == attempt.restore:
+            return {n: held for n, held in candidate.readers.items() if n not in attempt.verified_by}
+    return {}
+
+
+# ---- candidates
+
+
+def candidates(job: Job, attempt: Attempt) -> list[Candidate]:
+    """Every complete state that was not refused, newest first; memory before disk at the same step."""
+    alive = [x for x in job.launchers.values() if x.reachable and not x.left and x.inventory is not None]
+    found = _from_ram(alive) + _from_disk(alive)
+    refused = set(attempt.rejected) | set(job.invalid)
+    fresh = [c for c in found if c.restore.key not in refused]
+    return sorted(fresh, key=lambda c: (-c.restore.step, c.restore.tier != "ram", -c.restore.generation))
+
+
+def _from_ram(alive: list[Launcher]) -> list[Candidate]:
+    offers: dict[tuple[int, int, int], list[tuple[Launcher, RamOffer]]] = {}
+    for launcher in alive:
+        assert launcher.inventory is not None
+        for offer in launcher.inventory.ram:
+            offers.setdefault((offer.step, offer.generation, offer.world_size), []).append((launcher, offer))
+    found = []
+    for (step, generation, size), parts in offers.items():
+        readers = _cover(size, parts)
+        if readers is None:
+            continue
+        restore = Restore(
+            step=step,
+            tier="ram",
+            key=f"ram:g{generation}:s{step}",
+            generation=generation,
+            world_size=size,
+            peers=tuple(x.snapshots for x, _ in parts if x.node in readers and x.snapshots),
+        )
+        found.append(Candidate(restore=restore, readers=readers))
+    return found
+
+
+def _cover(size: int, parts: list[tuple[Launcher, RamOffer]]) -> dict[NodeId, tuple[str, ...]] | None:
+    """Node -> digests it stands for, so that all ranks' state is covered once; None if something is missing."""
+    needed: dict[str, None] = {}
+    known: dict[int, tuple[str, ...]] = {}
+    for _, offer in parts:
+        known.update(offer.parts)
+    for rank in range(size):
+        if rank not in known:
+            return None
+        needed.update(dict.fromkeys(known[rank]))
+    readers: dict[NodeId, tuple[str, ...]] = {}
+    left = dict(needed)
+    for launcher, offer in parts:
+        mine = tuple(digest for digest in offer.held if digest in left)
+        for digest in mine:
+            del left[digest]
+        if mine:
+            readers[launcher.node] = mine
+    return None if left else readers
+
+
+def _from_disk(alive: list[Launcher]) -> list[Candidate]:
+    found: dict[str, Candidate] = {}
+    for launcher in alive:
+        assert launcher.inventory is not None
+        for offer in launcher.inventory.disk:
+            restore = Restore(
+                step=offer.step,
+                tier="disk",
+                key=offer.key,
+                generation=offer.generation,
+                world_size=offer.world_size,
+            )
+            found.setdefault(offer.key, Candidate(restore=restore, readers={launcher.node: ()}))
+    return list(found.values())
+
+
+def _propose(incident: Incident, job: Job, candidate: Candidate) -> Decision:
+    restore = candidate.restore
+    return Decision(
+        stage="select",
+        subject=incident.id,
+        reason=f"newest complete state is step {restore.step} ({restore.tier}, {restore.key}); verifying it on "
+        f"{', '.join(candidate.readers)}",
+        changes=(Choose(incident=incident.id, restore=restore, asked=tuple(candidate.readers)),),
+        intents=_verify(job, candidate),
+    )
+
+
+def _verify(job: Job, candidate: Candidate) -> tuple[Intent, ...]:
+    return tuple(
+        VerifyCheckpoint(
+            job=job.id, node=node, session=job.launchers[node].session, restore=candidate.restore, held=held
+        )
+        for node, held in candidate.readers.items()
+    )
+
+
+def _had_any(job: Job, attempt: Attempt) -> bool:
+    return job.committed_step >= 0 or bool(attempt.rejected)
+
+
+def _nothing_valid(incident: Incident, job: Job) -> Decision:
+    message = (
+        f"job {job.id} has saved state (newest committed step {job.committed_step}) and none of it is valid and complete "
+        f"now ({len(job.invalid)} refused). Bring a node or a checkpoint back, or approve a start from nothing."
+    )
+    changes: tuple[Change, ...] = (
+        MoveIncident(incident=incident.id, to=IncidentState.WAITING),
+        Wait(incident=incident.id, waits_for=message, resume_at=IncidentState.SELECTING),
+    )
+    page = Notify(subject=incident.id, level="page", message=message)
+    return Decision(stage="select", subject=incident.id, reason=message, changes=changes, intents=(page,))

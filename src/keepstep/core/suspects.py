@@ -1,0 +1,378 @@
+"""Who did it: the judges that diagnose.py asks, in order of how sure their evidence makes them. Pure; must not decide acts."""
+
+from msgspec import Struct
+
+from keepstep.core import budget
+from keepstep.core import facts as f
+from keepstep.core.catalog import APPLICATION_ERROR, ERRORS, EXIT_SIGNALS, OTHER_SIGNAL, SIGNALS, Row
+from keepstep.core.ids import NodeId, ResourceId, device_resource
+from keepstep.core.incident import Cause, Diagnosis, Evidence, Incident, Seen
+from keepstep.core.job import Failure, Job, Launcher
+from keepstep.core.policy import Policy
+
+_SETTLE_S = 1.0
+"""How long a rank that only says 'my peer went away' waits for the peer's own story."""
+_BUSY_CPU_S = 0.05
+"""CPU time during the look from outside (about 0.15 s) above which a rank is at work."""
+
+
+class Finding(Struct, frozen=True, kw_only=True):
+    diagnosis: Diagnosis
+    failure: Failure | None
+    suspected: tuple[ResourceId, ...] = ()
+    exit_code: int = 1
+
+
+def judge(incident: Incident, job: Job, seen: list[Seen], policy: Policy, now_s: float) -> Finding | None:
+    """The best supported verdict, or None while the evidence does not carry one."""
+    lost = _lost_nodes(job, seen, policy, now_s)
+    if lost:
+        return _node_lost(job, lost, seen, now_s)
+    return (
+        _signal(job, seen, now_s)
+        or _rank_failed(job, seen, policy, now_s)
+        or _launch_failed(incident, job, seen, now_s)
+        or _stall(incident, job, seen, policy, now_s)
+        or _no_progress(incident, job, policy, now_s)
+    )
+
+
+# ---- nodes
+
+
+def _lost_nodes(job: Job, seen: list[Seen], policy: Policy, now_s: float) -> dict[NodeId, str]:
+    """Node -> why it is lost. Silence counts only with a witness, or with peers that stand still because of it."""
+    if job.placement is None:
+        return {}
+    peers = any(isinstance(s.fact, f.JobStalled) or _is_victim(s.fact) for s in seen)
+    lost = {}
+    for node in job.placement.nodes:
+        launcher = job.launchers[node]
+        if not launcher.running and not launcher.left:
+            continue
+        if launcher.gone:
+            lost[node] = launcher.gone
+        elif launcher.replaces is not None:
+            lost[node] = "its launcher was replaced by a new one"
+        elif not launcher.reachable and peers and _silent_s(launcher, now_s) >= policy.silence.presume_s:
+            lost[node] = f"silent for {_silent_s(launcher, now_s):.1f} s and its peers stand still"
+    return lost
+
+
+def _silent_s(launcher: Launcher, now_s: float) -> float:
+    return now_s - launcher.silent_since_s if launcher.silent_since_s is not None else 0.0
+
+
+def _is_victim(fact: f.Fact) -> bool:
+    return isinstance(fact, f.RankExited) and fact.error is not None and fact.error.victim
+
+
+def _node_lost(job: Job, lost: dict[NodeId, str], seen: list[Seen], now_s: float) -> Finding:
+    names = ", ".join(lost)
+    certain = all("silent for" not in why for why in lost.values())
+    left = all(job.launchers[node].left for node in lost)
+    rebooted = any("host_off" in why or "rebooted" in why for why in lost.values())
+    cause = Cause.OPERATOR if left else Cause.HOST_HARDWARE if rebooted else Cause.HOST_SOFTWARE
+    key = f"node_lost:{names}"
+    evidence = [Evidence(entry=s.entry, source="control plane", text=text) for s, text in _about_nodes(lost, seen)]
+    evidence += [_victim_evidence(s) for s in seen if _is_victim(s.fact)]
+    diagnosis = Diagnosis(
+        cause=cause,
+        confidence=0.95 if certain else 0.75,
+        summary=f"node {names} lost: {'; '.join(dict.fromkeys(lost.values()))}",
+        lost_nodes=tuple(lost),
+        key=key,
+        evidence=tuple(evidence),
+    )
+    failure = Failure(signature=key, step=job.step, key=key, resources=(), at_s=now_s)
+    return Finding(diagnosis=diagnosis, failure=failure)
+
+
+def _about_nodes(lost: dict[NodeId, str], seen: list[Seen]) -> list[tuple[Seen, str]]:
+    told = []
+    for s in seen:
+        match s.fact:
+            case f.NodeUnreachable(node=node) if node in lost:
+                how = "its connection broke" if s.fact.connection_lost else f"silent for {s.fact.silent_s:.1f} s"
+                told.append((s, f"{node}: {how}"))
+            case f.Witnessed(node=node) if node in lost:
+                told.append((s, f"{node}: {s.fact.witness} says {s.fact.verdict} {s.fact.detail}".rstrip()))
+            case f.NodeLeft(node=node) | f.NodeJoined(node=node) if node in lost:
+                told.append((s, f"{node}: {type(s.fact).__name__}"))
+            case _:
+                pass
+    return told
+
+
+def _victim_evidence(seen: Seen) -> Evidence:
+    assert isinstance(seen.fact, f.RankExited) and seen.fact.error is not None
+    return Evidence(
+        entry=seen.entry, source=f"rank {seen.fact.rank}", text=f"lost its peer: {seen.fact.error.message[:200]}"
+    )
+
+
+# ---- hardware signals
+
+
+def _signal(job: Job, seen: list[Seen], now_s: float) -> Finding | None:
+    hits = [(s, s.fact) for s in seen if isinstance(s.fact, f.SignalSeen)]
+    if not hits:
+        return None
+    first = max(hits, key=lambda hit: SIGNALS[hit[1].signal].confidence)[1]
+    row = SIGNALS[first.signal]
+    resources = tuple(dict.fromkeys(fact.resource for _, fact in hits if SIGNALS[fact.signal].isolate))
+    evidence = [Evidence(entry=s.entry, source="signal", text=f"{x.resource}: {x.signal} {x.detail}") for s, x in hits]
+    evidence += [
+        Evidence(entry=s.entry, source=f"rank {s.fact.rank}", text=_end_text(s.fact))
+        for s in seen
+        if isinstance(s.fact, f.RankExited)
+    ]
+    key = f"{row.cause.value}:{first.resource}"
+    diagnosis = Diagnosis(
+        cause=row.cause,
+        confidence=row.confidence,
+        summary=f"{first.resource}: {row.text}",
+        resources=resources,
+        key=key,
+        evidence=tuple(evidence),
+    )
+    failure = Failure(signature=first.signal, step=job.step, key=key, resources=resources, at_s=now_s)
+    return Finding(diagnosis=diagnosis, failure=failure)
+
+
+# ---- ranks
+
+
+def _rank_failed(job: Job, seen: list[Seen], policy: Policy, now_s: float) -> Finding | None:
+    ends = [(s, s.fact) for s in seen if isinstance(s.fact, f.RankExited)]
+    if not ends:
+        return None
+    culprits = [(s, fact) for s, fact in ends if not _is_victim(fact)]
+    if not culprits:
+        unknown = any(not launcher.reachable for launcher in job.launchers.values() if launcher.running)
+        wait_s = policy.silence.presume_s if unknown else _SETTLE_S
+        return None if now_s - ends[0][0].at_s < wait_s else _only_victims(job, ends, now_s)
+    fact = culprits[0][1]
+    row = _row_of(fact)
+    device = device_resource(fact.node, fact.slot)
+    signature = fact.error.signature if fact.error is not None else f"signal:{fact.signal}:{fact.exit_code}"
+    own_fault = row.cause in (Cause.APPLICATION, Cause.UNKNOWN)
+    repeated = budget.same_error(job, signature, fact.step) + 1 >= policy.budget.same_error_limit
+    suspected = row.cause is Cause.DEVICE or (row.cause is Cause.UNKNOWN and not repeated)
+    isolate = suspected and _failures_of(job, device, policy, now_s) + 1 >= policy.device.max_failures
+    key = f"{row.cause.value}:{signature}" if own_fault else f"{row.cause.value}:{device}"
+    if fact.error is not None and fact.error.kind == "StateInvalid":
+        key = f"checkpoint:{job.restored.key if job.restored else 'none'}"
+    diagnosis = Diagnosis(
+        cause=Cause.APPLICATION if own_fault and repeated else row.cause,
+        confidence=0.95 if own_fault and repeated else row.confidence,
+        summary=f"rank {fact.rank} on {fact.node}, slot {fact.slot}: {_end_text(fact)} ({row.text})",
+        resources=(device,) if isolate else (),
+        culprits=tuple(dict.fromkeys(x.rank for _, x in culprits)),
+        key=key,
+        evidence=tuple(_end_evidence(ends, fact, job, device, isolate)),
+        deterministic=own_fault and repeated,
+    )
+    failure = Failure(
+        signature=signature, step=fact.step, key=key, resources=(device,) if suspected else (), at_s=now_s
+    )
+    code = fact.exit_code or (128 + fact.signal if fact.signal else 1)
+    return Finding(diagnosis=diagnosis, failure=failure, suspected=(device,) if suspected else (), exit_code=code)
+
+
+def _failures_of(job: Job, device: ResourceId, policy: Policy, now_s: float) -> int:
+    window_s = policy.device.window_s
+    return sum(1 for x in job.failures if device in x.resources and now_s - x.at_s < window_s)
+
+
+def _row_of(fact: f.RankExited) -> Row:
+    if fact.error is not None:
+        return ERRORS.get(fact.error.kind, APPLICATION_ERROR)
+    if fact.signal is not None:
+        return EXIT_SIGNALS.get(fact.signal, OTHER_SIGNAL)
+    return APPLICATION_ERROR
+
+
+def _end_text(fact: f.RankExited) -> str:
+    if fact.error is not None:
+        return f"{fact.error.kind}: {fact.error.message[:300]}"
+    if fact.signal is not None:
+        return f"ended by signal {fact.signal} at step {fact.step}"
+    return f"exit code {fact.exit_code} at step {fact.step}"
+
+
+def _end_evidence(
+    ends: list[tuple[Seen, f.RankExited]], culprit: f.RankExited, job: Job, device: ResourceId, isolate: bool
+) -> list[Evidence]:
+    told = []
+    for s, fact in ends:
+        text = _end_text(fact)
+        if _is_victim(fact) and not _is_victim(culprit):
+            text = f"only lost its peer: {text}"
+        told.append(Evidence(entry=s.entry, source=f"rank {fact.rank}", text=text))
+    before = [x for x in job.failures if device in x.resources]
+    if isolate:
+        told.append(
+            Evidence(entry=ends[0][0].entry, source="history", text=f"{device} failed {len(before)} times before")
+        )
+    elif not before:
+        told.append(
+            Evidence(
+                entry=ends[0][0].entry, source="history", text=f"nothing was held against {device}", supports=False
+            )
+        )
+    return told
+
+
+def _only_victims(job: Job, ends: list[tuple[Seen, f.RankExited]], now_s: float) -> Finding:
+    key = "network:peers"
+    diagnosis = Diagnosis(
+        cause=Cause.NETWORK,
+        confidence=0.4,
+        summary=f"ranks {', '.join(str(x.rank) for _, x in ends)} lost their peers; no peer is known to have failed",
+        key=key,
+        evidence=tuple(_victim_evidence(s) for s, _ in ends),
+    )
+    return Finding(
+        diagnosis=diagnosis,
+        failure=Failure(signature=key, step=job.step, key=key, resources=(), at_s=now_s),
+    )
+
+
+# ---- launches
+
+
+def _launch_failed(incident: Incident, job: Job, seen: list[Seen], now_s: float) -> Finding | None:
+    failed = [s for s in seen if isinstance(s.fact, f.Answered)]
+    if not failed:
+        return None
+    nodes = [incident.attempt.failed_launches[s.entry] for s in failed if s.entry in incident.attempt.failed_launches]
+    reasons = [_reason(s.fact) for s in failed]
+    key = f"launch:{','.join(nodes)}"
+    diagnosis = Diagnosis(
+        cause=Cause.HOST_SOFTWARE,
+        confidence=0.6,
+        summary=f"launch failed on {', '.join(nodes)}: {reasons[0] if reasons else 'no reason given'}",
+        key=key,
+        evidence=tuple(
+            Evidence(entry=s.entry, source="launcher", text=r) for s, r in zip(failed, reasons, strict=False)
+        ),
+    )
+    failure = Failure(signature=key, step=job.step, key=key, resources=(), at_s=now_s)
+    return Finding(diagnosis=diagnosis, failure=failure)
+
+
+def _reason(fact: f.Fact) -> str:
+    return fact.outcome.reason if isinstance(fact, f.Answered) and isinstance(fact.outcome, f.Failed) else ""
+
+
+def _no_progress(incident: Incident, job: Job, policy: Policy, now_s: float) -> Finding | None:
+    """The verification gave up: verify.py moved the incident back here without a symptom of its own."""
+    if incident.undiagnosed or not incident.setback:
+        return None
+    key = "no_progress"
+    diagnosis = Diagnosis(cause=Cause.UNKNOWN, confidence=0.3, summary=incident.setback, key=key)
+    failure = Failure(signature=key, step=job.step, key=key, resources=(), at_s=now_s)
+    return Finding(diagnosis=diagnosis, failure=failure)
+
+
+# ---- stalls
+
+
+def _stall(incident: Incident, job: Job, seen: list[Seen], policy: Policy, now_s: float) -> Finding | None:
+    stalls = [(s, s.fact) for s in seen if isinstance(s.fact, f.JobStalled)]
+    if not stalls:
+        return None
+    s, stall = stalls[-1]
+    if any(step > stall.step for step, _ in incident.progress):
+        return None
+    stacks = _stacks_complete(incident, job, policy, s.at_s, now_s, bool(stall.stopped))
+    if stacks is None:
+        return None
+    if stall.stopped:
+        return _stalled(job, s, stall, stacks, stall.stopped, Cause.HOST_SOFTWARE, 0.9, now_s)
+    if is_busy(incident, stall, policy):
+        return None
+    awaited = [x for x in stacks if not x.waiting]
+    waiting = [x for x in stacks if x.waiting]
+    if not stacks or not waiting:
+        return _stalled(job, s, stall, stacks, stall.behind, Cause.UNKNOWN, 0.4, now_s)
+    if not awaited:
+        return _stalled(job, s, stall, stacks, stall.behind, Cause.NETWORK, 0.4, now_s)
+    culprits = tuple(sorted(x.rank for x in awaited))
+    asleep = any(x.process_state == "D" for x in awaited)
+    cause = Cause.HOST_HARDWARE if asleep else Cause.APPLICATION
+    return _stalled(job, s, stall, stacks, culprits, cause, 0.7, now_s)
+
+
+def is_busy(incident: Incident, stall: f.JobStalled, policy: Policy) -> bool:
+    """Whether the ranks that are awaited are at work outside a declared step, so that patience is due."""
+    stacks = [x for stacks in incident.attempt.stacks.values() for x in stacks]
+    awaited = [x for x in stacks if not x.waiting]
+    if not awaited or stall.stopped or stall.phase == "step" or stall.stalled_s >= policy.hang.busy_s:
+        return False
+    return all(x.cpu_s >= _BUSY_CPU_S for x in awaited)
+
+
+def _stacks_complete(
+    incident: Incident, job: Job, policy: Policy, asked_s: float, now_s: float, stopped: bool
+) -> list[f.RankStack] | None:
+    """All stacks that will come: everybody answered, or the time-out has passed. None while some are awaited."""
+    placed = job.placement.nodes if job.placement else {}
+    missing = [n for n in placed if n not in incident.attempt.stacks and job.launchers[n].reachable]
+    # A stopped rank is a finding by itself: its stack is worth a moment, not a delay.
+    wait_s = policy.hang.stack_wait_s if stopped else policy.orders.timeout_s["CollectStacks"]
+    if missing and now_s - asked_s < wait_s:
+        return None
+    return [x for stacks in incident.attempt.stacks.values() for x in stacks]
+
+
+def _stalled(
+    job: Job,
+    seen: Seen,
+    stall: f.JobStalled,
+    stacks: list[f.RankStack],
+    culprits: tuple[int, ...],
+    cause: Cause,
+    confidence: float,
+    now_s: float,
+) -> Finding:
+    who = f"rank {', '.join(map(str, culprits))}" if culprits else "no rank stands out"
+    by_rank = {x.rank: x for x in stacks}
+    tops = [x.frames[0] for r in culprits if (x := by_rank.get(r)) is not None and x.frames]
+    where = f" in {tops[0]}" if tops else ""
+    what = "in job-control stop" if stall.stopped else "hung"
+    evidence = [
+        Evidence(
+            entry=seen.entry,
+            source="progress",
+            text=f"step {stall.step} for {stall.stalled_s:.1f} s, deadline {stall.deadline_s:.1f} s, phase {stall.phase}",
+        )
+    ]
+    for x in stacks:
+        text = f"state {x.process_state}, {x.cpu_s:.2f} s CPU, {'waits' if x.waiting else 'is awaited'}: "
+        text += " < ".join(x.frames[:6]) or "no Python stack"
+        evidence.append(Evidence(entry=seen.entry, source=f"stack of rank {x.rank}", text=text))
+    device = _device_of(job, culprits)
+    key = f"hang:{device or 'job'}"
+    diagnosis = Diagnosis(
+        cause=cause,
+        confidence=confidence,
+        summary=f"{who} {what}{where} while the job stands at step {stall.step}",
+        culprits=culprits,
+        key=key,
+        evidence=tuple(evidence),
+    )
+    signature = f"hang:{tops[0] if tops else stall.phase}"
+    failure = Failure(signature=signature, step=stall.step, key=key, resources=(), at_s=now_s)
+    return Finding(diagnosis=diagnosis, failure=failure)
+
+
+def _device_of(job: Job, culprits: tuple[int, ...]) -> ResourceId | None:
+    if not culprits or job.placement is None:
+        return None
+    for node, ranks in job.placement.nodes.items():
+        for place in ranks:
+            if place.rank == culprits[0]:
+                return device_resource(node, place.slot)
+    return None

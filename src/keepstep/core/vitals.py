@@ -1,0 +1,108 @@
+"""Vitals: what beats say, in memory only. Learns how long things take in each job. Must not judge (see detect.py).
+
+Beats move deadlines; they never enter the journal. After a restart of the server this is empty and fills within a second.
+All durations come from the launchers, which count only the time in which they themselves were able to run.
+"""
+
+import math
+from collections import deque
+
+from msgspec import Struct, field
+
+from keepstep.core.ids import JobId, NodeId, Session
+
+_RECENT_STEPS = 64
+
+
+class RankSample(Struct, frozen=True, kw_only=True):
+    """One rank in the newest beat of its launcher. Fields as in wire.messages.RankVitals."""
+
+    rank: int
+    phase: str
+    step: int
+    idle_s: float
+    phase_s: float
+    step_time_s: float
+    loss: float
+    state: str
+    cpu_s: float
+
+
+class NodeVitals(Struct, kw_only=True):
+    job: JobId
+    node: NodeId
+    session: Session
+    heard_s: float
+    connected: bool = True
+    reported_silent: bool = False
+
+
+class JobVitals(Struct, kw_only=True):
+    generation: int = 0
+    ranks: dict[int, RankSample] = field(default_factory=dict)
+    step_times_s: deque[float] = field(default_factory=lambda: deque(maxlen=_RECENT_STEPS))
+    """Durations of recent steps of any rank, over generations."""
+    phase_max_s: dict[str, float] = field(default_factory=dict)
+    """Phase -> the longest that was seen to end, over generations."""
+    excuse: float = 1.0
+    """Grows with false alarms; every deadline is multiplied by it."""
+    reported_step: int = -1
+    reported_stall_step: int | None = None
+
+
+class Vitals(Struct, kw_only=True):
+    nodes: dict[tuple[JobId, NodeId], NodeVitals] = field(default_factory=dict)
+    jobs: dict[JobId, JobVitals] = field(default_factory=dict)
+
+    def connected(self, job: JobId, node: NodeId, session: Session, now_s: float) -> None:
+        """A launcher said hello."""
+        self.nodes[job, node] = NodeVitals(job=job, node=node, session=session, heard_s=now_s)
+
+    def disconnected(self, job: JobId, node: NodeId, session: Session) -> None:
+        """Its connection broke: silence begins now, and a witness is asked early."""
+        known = self.nodes.get((job, node))
+        if known is not None and known.session == session:
+            known.connected = False
+
+    def beat(self, job: JobId, node: NodeId, now_s: float, generation: int, ranks: tuple[RankSample, ...]) -> None:
+        """One beat of one launcher."""
+        known = self.nodes.get((job, node))
+        if known is None:
+            return
+        known.heard_s, known.connected = now_s, True
+        vitals = self.jobs.setdefault(job, JobVitals())
+        if generation > vitals.generation:
+            vitals.generation, vitals.ranks = generation, {}
+            vitals.reported_step, vitals.reported_stall_step = -1, None
+        elif generation < vitals.generation:
+            return
+        for sample in ranks:
+            self._learn(vitals, vitals.ranks.get(sample.rank), sample)
+            vitals.ranks[sample.rank] = sample
+
+    def _learn(self, vitals: JobVitals, before: RankSample | None, now: RankSample) -> None:
+        if now.step_time_s > 0 and (before is None or now.step > before.step):
+            vitals.step_times_s.append(now.step_time_s)
+        if before is not None and (before.phase != now.phase or before.step != now.step):
+            longest = vitals.phase_max_s.get(before.phase, 0.0)
+            vitals.phase_max_s[before.phase] = max(longest, before.phase_s)
+            vitals.reported_stall_step = None
+
+    def forget(self, job: JobId) -> None:
+        """The job is over."""
+        self.jobs.pop(job, None)
+        for key in [key for key in self.nodes if key[0] == job]:
+            del self.nodes[key]
+
+
+def common_step(vitals: JobVitals, world_size: int) -> int:
+    """The newest step that all ranks completed; -1 if not all of them reported one."""
+    if len(vitals.ranks) < world_size:
+        return -1
+    return min(sample.step for sample in vitals.ranks.values())
+
+
+def mean_loss(vitals: JobVitals) -> float | None:
+    """Mean of the losses that were reported; None if none was."""
+    losses = [s.loss for s in vitals.ranks.values() if not math.isnan(s.loss)]
+    return sum(losses) / len(losses) if losses else None

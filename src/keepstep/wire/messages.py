@@ -1,0 +1,130 @@
+"""Messages between the server and its clients (launchers, the front, the CLI). Owns shapes and the protocol version.
+
+A connection begins with Hello / Welcome. Then a launcher sends Report (facts, numbered per session, repeated until
+acknowledged) and Beat (vitals, never repeated); the server sends Command (orders) and Ack. A tool sends Query and gets
+Reply. Every frame is one msgpack message behind a 4-byte big-endian length.
+"""
+
+from typing import Any
+
+import msgspec
+from msgspec import Raw, Struct
+
+from keepstep.core.facts import Fact
+from keepstep.core.ids import JobId, NodeId, Session
+from keepstep.core.intents import Order
+
+PROTOCOL = 1
+MAX_FRAME_BYTES = 64 * 1024 * 1024
+
+
+class Hello(Struct, frozen=True, kw_only=True, tag=True):
+    protocol: int
+    role: str
+    """``launcher``, ``front`` (the local engine: started launchers on this machine) or ``tool``."""
+    token: str
+    """Shared secret of the state directory."""
+    job: JobId | None = None
+    node: NodeId | None = None
+    session: Session | None = None
+
+
+class Welcome(Struct, frozen=True, kw_only=True, tag=True):
+    protocol: int
+    server: str
+    """Identity of this life of the server."""
+    acked: int = 0
+    """Highest report number of this session that is in the journal."""
+
+
+class Refused(Struct, frozen=True, kw_only=True, tag=True):
+    reason: str
+
+
+class Report(Struct, frozen=True, kw_only=True, tag=True):
+    """A fact from a session; ``number`` grows by one per fact and orders them."""
+
+    number: int
+    fact: Fact
+
+
+class Ack(Struct, frozen=True, kw_only=True, tag=True):
+    number: int
+
+
+class RankVitals(Struct, frozen=True, kw_only=True, array_like=True):
+    """How one rank is, measured by its launcher over the time since its last beat."""
+
+    rank: int
+    phase: str
+    step: int
+    idle_s: float
+    """Time since anything moved in this rank, counted only while the launcher itself was running."""
+    phase_s: float
+    """Time in this phase, counted the same way."""
+    step_time_s: float
+    loss: float
+    state: str
+    """Letter of /proc/<pid>/stat."""
+    cpu_s: float
+    """CPU time of the process so far."""
+
+
+class Beat(Struct, frozen=True, kw_only=True, tag=True):
+    """The launcher lives. ``running_s`` is how much of the time since the last beat it was itself able to run: after a
+    suspend or a job-control stop the lost time is not held against the ranks."""
+
+    generation: int
+    running_s: float
+    ranks: tuple[RankVitals, ...]
+
+
+class Command(Struct, frozen=True, kw_only=True, tag=True):
+    order: Order
+
+
+class Superseded(Struct, frozen=True, kw_only=True, tag=True):
+    """To a launcher: a newer generation of its job exists elsewhere; fence yourself up to this one."""
+
+    generation: int
+
+
+class JobEnded(Struct, frozen=True, kw_only=True, tag=True):
+    """To fronts and launchers of a job."""
+
+    job: JobId
+    exit_code: int
+    message: str
+
+
+class Query(Struct, frozen=True, kw_only=True, tag=True):
+    """A question or a request of a tool; ``what`` names it, see server.queries."""
+
+    what: str
+    args: dict[str, Any] = {}
+
+
+class Reply(Struct, frozen=True, kw_only=True, tag=True):
+    ok: bool
+    body: Raw = Raw(b"\xc0")
+    """msgpack of the answer's own type."""
+    error: str = ""
+
+
+Message = Hello | Welcome | Refused | Report | Ack | Beat | Command | Superseded | JobEnded | Query | Reply
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(Message)
+
+
+def encode(message: Message) -> bytes:
+    """One frame, length first."""
+    body = _encoder.encode(message)
+    if len(body) > MAX_FRAME_BYTES:
+        raise ValueError(f"message of {len(body)} bytes is over the frame limit of {MAX_FRAME_BYTES}")
+    return len(body).to_bytes(4, "big") + body
+
+
+def decode(body: bytes) -> Message:
+    """The message in one frame (without its length). Raises msgspec.ValidationError on anything else."""
+    return _decoder.decode(body)
