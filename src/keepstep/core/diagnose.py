@@ -6,18 +6,16 @@ alone. What the restart needs is decided here; what becomes of a resource is dec
 
 from collections.abc import Iterable
 
-from keepstep.core import budget, suspects
+from keepstep.core import budget, stalls, suspects
 from keepstep.core import facts as f
 from keepstep.core.decision import Ask, Change, Decision, Diagnose, End, Excuse, MoveIncident, MoveJob, Suspect
+from keepstep.core.finding import Finding
 from keepstep.core.ids import NodeId
 from keepstep.core.incident import Incident, IncidentState, Seen
 from keepstep.core.intents import AskWitness, CollectStacks, Intent, Notify
 from keepstep.core.job import Job, JobState, Launcher
 from keepstep.core.policy import Policy
 from keepstep.core.world import World
-
-SETTLE_S = 1.0
-"""How long a rank that only says 'my peer went away' may wait for the peer's own story."""
 
 
 def diagnose(incident: Incident, world: World, policy: Policy, now_s: float) -> Decision | None:
@@ -86,7 +84,7 @@ def _stacks(job: Job, launcher: Launcher) -> Intent:
     return CollectStacks(job=job.id, node=launcher.node, session=launcher.session, generation=job.generation)
 
 
-def _act(incident: Incident, job: Job, world: World, policy: Policy, found: suspects.Finding, now_s: float) -> Decision:
+def _act(incident: Incident, job: Job, world: World, policy: Policy, found: Finding, now_s: float) -> Decision:
     diagnosis = found.diagnosis
     refusal = budget.refusal(job, diagnosis, policy, now_s)
     started = incident.attempt.new_generation > 0
@@ -114,20 +112,20 @@ def _no_fault(incident: Incident, job: Job, seen: list[Seen], policy: Policy, no
     if incident.attempt.diagnosis is not None or any(isinstance(s.fact, f.RankExited | f.SignalSeen) for s in seen):
         return None
     silent = [launcher for launcher in _placed(job) if not launcher.reachable]
-    stalls = [s.fact for s in seen if isinstance(s.fact, f.JobStalled)]
+    stalled = [s.fact for s in seen if isinstance(s.fact, f.JobStalled)]
     excused = False
     if silent:
         return None
-    if stalls:
-        moved = any(step > stalls[-1].step for step, _ in incident.progress)
-        excused = suspects.is_busy(incident, stalls[-1], policy)
+    if stalled:
+        moved = any(step > stalled[-1].step for step, _ in incident.progress)
+        excused = stalls.is_busy(incident, stalled[-1], policy)
         if not moved and not excused:
             return None
         why = "the steps go on by themselves" if moved else "every rank that is awaited is at work"
     else:
         why = "every node is heard again and nothing else was seen"
     changes: list[Change] = [MoveIncident(incident=incident.id, to=IncidentState.NO_FAULT)]
-    if stalls:
+    if stalled:
         changes.insert(0, Excuse(incident=incident.id))
     return Decision(stage="diagnose", subject=incident.id, reason=f"no fault: {why}", changes=tuple(changes))
 

@@ -1,10 +1,9 @@
 """Who did it: the judges that diagnose.py asks, in order of how sure their evidence makes them. Pure; must not decide acts."""
 
-from msgspec import Struct
-
-from keepstep.core import budget
+from keepstep.core import budget, stalls
 from keepstep.core import facts as f
 from keepstep.core.catalog import APPLICATION_ERROR, ERRORS, EXIT_SIGNALS, OTHER_SIGNAL, SIGNALS, Row
+from keepstep.core.finding import Finding
 from keepstep.core.ids import NodeId, ResourceId, device_resource
 from keepstep.core.incident import Cause, Diagnosis, Evidence, Incident, Seen
 from keepstep.core.job import Failure, Job, Launcher
@@ -12,15 +11,6 @@ from keepstep.core.policy import Policy
 
 _SETTLE_S = 1.0
 """How long a rank that only says 'my peer went away' waits for the peer's own story."""
-_BUSY_CPU_S = 0.05
-"""CPU time during the look from outside (about 0.15 s) above which a rank is at work."""
-
-
-class Finding(Struct, frozen=True, kw_only=True):
-    diagnosis: Diagnosis
-    failure: Failure | None
-    suspected: tuple[ResourceId, ...] = ()
-    exit_code: int = 1
 
 
 def judge(incident: Incident, job: Job, seen: list[Seen], policy: Policy, now_s: float) -> Finding | None:
@@ -32,7 +22,7 @@ def judge(incident: Incident, job: Job, seen: list[Seen], policy: Policy, now_s:
         _signal(job, seen, now_s)
         or _rank_failed(job, seen, policy, now_s)
         or _launch_failed(incident, job, seen, now_s)
-        or _stall(incident, job, seen, policy, now_s)
+        or stalls.judge(incident, job, seen, policy, now_s)
         or _no_progress(incident, job, policy, now_s)
     )
 
@@ -274,105 +264,3 @@ def _no_progress(incident: Incident, job: Job, policy: Policy, now_s: float) -> 
     diagnosis = Diagnosis(cause=Cause.UNKNOWN, confidence=0.3, summary=incident.setback, key=key)
     failure = Failure(signature=key, step=job.step, key=key, resources=(), at_s=now_s)
     return Finding(diagnosis=diagnosis, failure=failure)
-
-
-# ---- stalls
-
-
-def _stall(incident: Incident, job: Job, seen: list[Seen], policy: Policy, now_s: float) -> Finding | None:
-    stalls = [(s, s.fact) for s in seen if isinstance(s.fact, f.JobStalled)]
-    if not stalls:
-        return None
-    s, stall = stalls[-1]
-    if any(step > stall.step for step, _ in incident.progress):
-        return None
-    stacks = _stacks_complete(incident, job, policy, s.at_s, now_s, bool(stall.stopped))
-    if stacks is None:
-        return None
-    if stall.stopped:
-        return _stalled(job, s, stall, stacks, stall.stopped, Cause.HOST_SOFTWARE, 0.9, now_s)
-    if is_busy(incident, stall, policy):
-        return None
-    awaited = [x for x in stacks if not x.waiting]
-    waiting = [x for x in stacks if x.waiting]
-    if not stacks or not waiting:
-        return _stalled(job, s, stall, stacks, stall.behind, Cause.UNKNOWN, 0.4, now_s)
-    if not awaited:
-        return _stalled(job, s, stall, stacks, stall.behind, Cause.NETWORK, 0.4, now_s)
-    culprits = tuple(sorted(x.rank for x in awaited))
-    asleep = any(x.process_state == "D" for x in awaited)
-    cause = Cause.HOST_HARDWARE if asleep else Cause.APPLICATION
-    return _stalled(job, s, stall, stacks, culprits, cause, 0.7, now_s)
-
-
-def is_busy(incident: Incident, stall: f.JobStalled, policy: Policy) -> bool:
-    """Whether the ranks that are awaited are at work outside a declared step, so that patience is due."""
-    stacks = [x for stacks in incident.attempt.stacks.values() for x in stacks]
-    awaited = [x for x in stacks if not x.waiting]
-    if not awaited or stall.stopped or stall.phase == "step" or stall.stalled_s >= policy.hang.busy_s:
-        return False
-    return all(x.cpu_s >= _BUSY_CPU_S for x in awaited)
-
-
-def _stacks_complete(
-    incident: Incident, job: Job, policy: Policy, asked_s: float, now_s: float, stopped: bool
-) -> list[f.RankStack] | None:
-    """All stacks that will come: everybody answered, or the time-out has passed. None while some are awaited."""
-    placed = job.placement.nodes if job.placement else {}
-    missing = [n for n in placed if n not in incident.attempt.stacks and job.launchers[n].reachable]
-    # A stopped rank is a finding by itself: its stack is worth a moment, not a delay.
-    wait_s = policy.hang.stack_wait_s if stopped else policy.orders.timeout_s["CollectStacks"]
-    if missing and now_s - asked_s < wait_s:
-        return None
-    return [x for stacks in incident.attempt.stacks.values() for x in stacks]
-
-
-def _stalled(
-    job: Job,
-    seen: Seen,
-    stall: f.JobStalled,
-    stacks: list[f.RankStack],
-    culprits: tuple[int, ...],
-    cause: Cause,
-    confidence: float,
-    now_s: float,
-) -> Finding:
-    who = f"rank {', '.join(map(str, culprits))}" if culprits else "no rank stands out"
-    by_rank = {x.rank: x for x in stacks}
-    tops = [x.frames[0] for r in culprits if (x := by_rank.get(r)) is not None and x.frames]
-    where = f" in {tops[0]}" if tops else ""
-    what = "in job-control stop" if stall.stopped else "hung"
-    evidence = [
-        Evidence(
-            entry=seen.entry,
-            source="progress",
-            text=f"step {stall.step} for {stall.stalled_s:.1f} s, deadline {stall.deadline_s:.1f} s, phase {stall.phase}",
-        )
-    ]
-    for x in stacks:
-        text = f"state {x.process_state}, {x.cpu_s:.2f} s CPU, {'waits' if x.waiting else 'is awaited'}: "
-        text += " < ".join(x.frames[:6]) or "no Python stack"
-        evidence.append(Evidence(entry=seen.entry, source=f"stack of rank {x.rank}", text=text))
-    device = _device_of(job, culprits)
-    key = f"hang:{device or 'job'}"
-    diagnosis = Diagnosis(
-        cause=cause,
-        confidence=confidence,
-        summary=f"{who} {what}{where} while the job stands at step {stall.step}",
-        culprits=culprits,
-        key=key,
-        evidence=tuple(evidence),
-    )
-    signature = f"hang:{tops[0] if tops else stall.phase}"
-    failure = Failure(signature=signature, step=stall.step, key=key, resources=(), at_s=now_s)
-    return Finding(diagnosis=diagnosis, failure=failure)
-
-
-def _device_of(job: Job, culprits: tuple[int, ...]) -> ResourceId | None:
-    if not culprits or job.placement is None:
-        return None
-    for node, ranks in job.placement.nodes.items():
-        for place in ranks:
-            if place.rank == culprits[0]:
-                return device_resource(node, place.slot)
-    return None
