@@ -9,15 +9,17 @@ from typing import assert_never
 from keepstep.core import decision as d
 from keepstep.core import incident, job, resource
 from keepstep.core.errors import IllegalMove
+from keepstep.core.facts import JobSpec
 from keepstep.core.ids import IncidentId, NodeId
 from keepstep.core.incident import Attempt, Incident, IncidentState, Seen
-from keepstep.core.intents import EndJob, Fence, Intent, Launch
+from keepstep.core.intents import EndJob, Fence, Intent, Launch, PowerOff, Quarantine
 from keepstep.core.job import Job, JobState
 from keepstep.core.resource import Hold, Resource, ResourceState
 from keepstep.core.world import Pending, World
 
 _RESTING = (ResourceState.IN_SERVICE, ResourceState.RETIRED, ResourceState.LOST, ResourceState.REPAIR)
 _RECENT_FAILURES = 64
+_RECENT_ISOLATIONS = 4096
 
 
 def apply(world: World, decision: d.Decision, at_s: float) -> None:
@@ -37,6 +39,10 @@ def _apply_order(world: World, number: int, intent: Intent, owner: IncidentId | 
     match intent:
         case Launch():
             world.jobs[intent.job].launchers[intent.node].running = intent.generation
+        case PowerOff():
+            world.powering_off[intent.node] = number
+        case Quarantine():
+            world.resources[intent.resource].gated = True
         case EndJob():
             world.jobs[intent.job].launchers[intent.node].told_to_end = True
         case Fence() if owner is not None:
@@ -61,6 +67,7 @@ def _apply_change(world: World, change: d.Change, at_s: float) -> None:
             d.Join()
             | d.Ask()
             | d.Excuse()
+            | d.Resume()
             | d.Setback()
             | d.Grant()
             | d.Diagnose()
@@ -73,7 +80,7 @@ def _apply_change(world: World, change: d.Change, at_s: float) -> None:
         case d.PlaceHold() | d.DropHold() | d.Suspect() | d.Remediate():
             _apply_to_resource(world.resources[change.resource], change, at_s)
         case d.ProveFenced():
-            mark_fenced(world, world.jobs[change.job], change.node, change.generation, change.proof)
+            mark_fenced(world, world.jobs[change.job], change.node, change.generation, change.proof, at_s)
         case d.Dismiss():
             queue = world.inbox if change.queue == "inbox" else world.signals
             _next(queue, change.entry)
@@ -84,7 +91,9 @@ def _apply_change(world: World, change: d.Change, at_s: float) -> None:
             assert_never(change)
 
 
-OfIncident = d.Join | d.Ask | d.Excuse | d.Setback | d.Grant | d.Diagnose | d.Choose | d.Place | d.Wait | d.Close
+OfIncident = (
+    d.Join | d.Ask | d.Excuse | d.Resume | d.Setback | d.Grant | d.Diagnose | d.Choose | d.Place | d.Wait | d.Close
+)
 
 
 def _apply_to_incident(world: World, item: Incident, change: OfIncident, at_s: float) -> None:
@@ -99,8 +108,10 @@ def _apply_to_incident(world: World, item: Incident, change: OfIncident, at_s: f
             item.attempt.stacks_asked = item.attempt.stacks_asked or change.stacks
         case d.Excuse():
             item.excused = True
+        case d.Resume():
+            item.undiagnosed = []
         case d.Grant():
-            item.granted = True
+            item.granted = item.resume_at
         case d.Setback():
             item.setback = change.reason
             if change.refuse:
@@ -162,8 +173,11 @@ def _diagnose(world: World, item: Incident, change: d.Diagnose) -> None:
     if change.new_attempt:
         item.attempts.append(Attempt(generation=owner.generation))
     item.attempt.diagnosis = change.diagnosis
-    item.undiagnosed, item.setback = [], ""
+    item.undiagnosed, item.setback, item.granted = [], "", None
     if change.failure is not None:
+        if not change.new_attempt and item.attempt.charged:
+            owner.failures.pop()  # a second look at the same failure is not a second failure
+        item.attempt.charged = True
         owner.failures.append(change.failure)
         del owner.failures[:-_RECENT_FAILURES]
 
@@ -171,6 +185,8 @@ def _diagnose(world: World, item: Incident, change: d.Diagnose) -> None:
 def _place(world: World, item: Incident, change: d.Place) -> None:
     owner = world.jobs[change.job]
     owner.generation = item.attempt.new_generation = change.placement.generation
+    # What was seen of the old generation says nothing of this one: it is looked at afresh if it must be.
+    item.attempt.witnesses_asked, item.attempt.stacks_asked, item.attempt.stacks = (), False, {}
     owner.placement, owner.restored, owner.ended = change.placement, item.attempt.restore, {}
     owner.store = ""
     if change.store_node is not None:
@@ -207,12 +223,13 @@ def _apply_to_resource(item: Resource, change: d.PlaceHold | d.DropHold | d.Susp
             assert_never(change)
 
 
-def mark_fenced(world: World, owner: Job, node: NodeId, generation: int, proof: str) -> None:
+def mark_fenced(world: World, owner: Job, node: NodeId, generation: int, proof: str, at_s: float) -> None:
     """Everything of the job up to ``generation`` is proven dead on the node."""
     launcher = owner.launchers[node]
     launcher.fenced = max(launcher.fenced, generation)
+    launcher.fenced_s = at_s
     if launcher.running <= generation:
-        launcher.running = 0
+        launcher.running, launcher.emptied, launcher.replaces = 0, False, None
     leading = world.leading(owner)
     if leading is not None:
         leading.attempt.fenced[node] = proof
@@ -225,7 +242,7 @@ def move_incident(world: World, item: Incident, to: IncidentState, at_s: float) 
     spent = item.stage_s.get(item.state.value, 0.0) + at_s - item.entered_s
     item.stage_s[item.state.value] = spent
     item.timeline.append((to.value, at_s))
-    item.state, item.entered_s = to, at_s
+    item.state, item.entered_s, item.entered_entry = to, at_s, world.seq
     if to is not IncidentState.WAITING:
         item.waits_for, item.resume_at = "", None
 
@@ -258,11 +275,24 @@ def move_resource(world: World, item: Resource, to: ResourceState, at_s: float) 
         world.busy_resources[item.id] = None
     if to is ResourceState.QUARANTINED:
         world.isolations.append((at_s, item.id))
+        if len(world.isolations) > _RECENT_ISOLATIONS:
+            world.isolations.popleft()
 
 
 def add_job(world: World, item: Job) -> None:
     world.jobs[item.id] = item
     world.live_jobs[item.id] = None
+
+
+def run_again(world: World, item: Job, spec: JobSpec, at_s: float) -> None:
+    """An ended job is submitted again: it begins at its newest valid state, with its budgets whole."""
+    move_job(world, item, JobState.SUBMITTED, at_s)
+    world.live_jobs[item.id] = None
+    item.spec, item.submitted_s, item.finished_s = spec, at_s, None
+    item.exit_code, item.message, item.stop_requested = None, "", ""
+    item.failures, item.ended = [], {}
+    # Launchers of the last run are gone, but one whose ranks are not proven dead must not be forgotten.
+    item.launchers = {node: launcher for node, launcher in item.launchers.items() if launcher.running}
 
 
 def add_resource(world: World, item: Resource) -> None:

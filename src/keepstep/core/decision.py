@@ -60,6 +60,12 @@ class Excuse(Struct, frozen=True, kw_only=True, tag=True):
     incident: IncidentId
 
 
+class Resume(Struct, frozen=True, kw_only=True, tag=True):
+    """What was joined during a recovery changes nothing about it: it goes on where it was."""
+
+    incident: IncidentId
+
+
 class Setback(Struct, frozen=True, kw_only=True, tag=True):
     """A recovery did not hold although nothing was seen to fail. ``refuse`` names a state not to restore again."""
 
@@ -178,6 +184,7 @@ Change = (
     | Join
     | Ask
     | Excuse
+    | Resume
     | Setback
     | Grant
     | Dismiss

@@ -26,7 +26,7 @@ def detect(vitals: Vitals, world: World, policy: Policy, now_s: float) -> list[F
         if job_vitals is None or job_vitals.generation != job.generation or job.placement is None:
             continue
         found.extend(_progress(job, job_vitals, world))
-        found.extend(_stall(job, job_vitals, policy))
+        found.extend(_stall(job, job_vitals, policy, now_s))
     found.extend(overdue(world, policy, now_s))
     return found
 
@@ -80,22 +80,29 @@ def _silence(node: NodeVitals, policy: Policy, now_s: float) -> Iterator[Fact]:
         yield NodeReachable(job=node.job, node=node.node, session=node.session)
 
 
-def _stall(job: Job, vitals: JobVitals, policy: Policy) -> Iterator[Fact]:
+def _stall(job: Job, vitals: JobVitals, policy: Policy, now_s: float) -> Iterator[Fact]:
     running = {r: s for r, s in vitals.ranks.items() if r not in job.ended}
     if not running or any(sample.state == "t" for sample in running.values()):
         return  # nobody runs, or a debugger holds one of them
     stopped = [s for s in running.values() if s.state == "T"]
+    if not stopped or len(stopped) == len(running):
+        vitals.apart_since_s = None
+    elif vitals.apart_since_s is None:
+        vitals.apart_since_s = now_s
     if len(stopped) == len(running):
+        vitals.whole_stop_s = now_s
         return  # all of it was stopped: a suspended laptop, a scheduler's suspend
     step = min(sample.step for sample in running.values())
     if vitals.reported_stall_step == step:
         return
-    stuck = [s for s in stopped if s.idle_s >= policy.hang.stop_grace_s]
+    # When all of it goes on again, beats of before and after arrive side by side: being apart has to last as well.
+    apart = vitals.apart_since_s is not None and now_s - vitals.apart_since_s >= policy.hang.stop_grace_s / 2
+    stuck = [s for s in stopped if apart and s.idle_s >= policy.hang.stop_grace_s]
     if stuck:
         idle_s, deadline_s = stuck[0].idle_s, policy.hang.stop_grace_s
         phase = stuck[0].phase
     else:
-        idle_s = min(sample.idle_s for sample in running.values())
+        idle_s = min(now_s - vitals.whole_stop_s, *(sample.idle_s for sample in running.values()))
         phase = _behind_phase(running)
         deadline_s = deadline(vitals, phase, policy.hang)
         if idle_s < deadline_s:

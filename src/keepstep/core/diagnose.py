@@ -8,27 +8,45 @@ from collections.abc import Iterable
 
 from keepstep.core import budget, stalls, suspects
 from keepstep.core import facts as f
-from keepstep.core.decision import Ask, Change, Decision, Diagnose, End, Excuse, MoveIncident, MoveJob, Suspect
+from keepstep.core.decision import (
+    Ask,
+    Change,
+    Decision,
+    Diagnose,
+    End,
+    Excuse,
+    MoveIncident,
+    MoveJob,
+    MoveResource,
+    Resume,
+    Setback,
+    Suspect,
+)
 from keepstep.core.finding import Finding
-from keepstep.core.ids import NodeId
-from keepstep.core.incident import Incident, IncidentState, Seen
+from keepstep.core.ids import NodeId, ResourceId
+from keepstep.core.incident import Cause, Diagnosis, Incident, IncidentState, Seen
 from keepstep.core.intents import AskWitness, CollectStacks, Intent, Notify
 from keepstep.core.job import Job, JobState, Launcher
 from keepstep.core.policy import Policy
+from keepstep.core.resource import ResourceState
 from keepstep.core.world import World
 
 
 def diagnose(incident: Incident, world: World, policy: Policy, now_s: float) -> Decision | None:
     """The next decision of an open incident; None while the evidence does not say enough."""
     job = world.job_of(incident)
-    asking = _ask(incident, job, policy, now_s)
+    asking = _ask(incident, job, policy, now_s) or _launch_overdue(incident, world)
     if asking is not None:
         return asking
     seen = [incident.evidence[entry] for entry in incident.undiagnosed]
+    if suspects.condemned(incident):
+        seen = [s for s in seen if not suspects.is_echo(s.fact)]
     found = suspects.judge(incident, job, seen, policy, now_s)
     if found is not None:
         return _act(incident, job, world, policy, found, now_s)
-    cleared = _no_fault(incident, job, seen, policy, now_s)
+    if job.state is not JobState.RUNNING:
+        return _resume(incident, job, seen, policy)
+    cleared = _no_fault(incident, job, seen, policy)
     if cleared is not None:
         return cleared
     if now_s - incident.entered_s >= policy.silence.unknown_s:
@@ -48,10 +66,10 @@ def _ask(incident: Incident, job: Job, policy: Policy, now_s: float) -> Decision
             subject=incident.id,
             reason=f"{_nodes(silent)} silent: unknown, not dead; asking a second witness",
             changes=(Ask(incident=incident.id, witnesses=tuple(x.node for x in silent)),),
-            intents=tuple(_witness(job, launcher) for launcher in silent),
+            intents=tuple(witness_order(job, launcher) for launcher in silent),
         )
     stalled = any(isinstance(incident.evidence[e].fact, f.JobStalled) for e in incident.undiagnosed)
-    if stalled and not incident.attempt.stacks_asked:
+    if stalled and not incident.attempt.stacks_asked and not suspects.condemned(incident):
         return Decision(
             stage="diagnose",
             subject=incident.id,
@@ -62,6 +80,20 @@ def _ask(incident: Incident, job: Job, policy: Policy, now_s: float) -> Decision
     return None
 
 
+def _launch_overdue(incident: Incident, world: World) -> Decision | None:
+    """A node that never answers its launch must not keep the others waiting, whatever else is being looked at."""
+    generation = incident.attempt.new_generation
+    if not generation or incident.setback:
+        return None
+    late = [node for node, order in world.launch_pending(incident.id, generation).items() if order.overdue]
+    if not late:
+        return None
+    reason = f"no answer to the launch from {', '.join(late)}"
+    return Decision(
+        stage="diagnose", subject=incident.id, reason=reason, changes=(Setback(incident=incident.id, reason=reason),)
+    )
+
+
 def _placed(job: Job) -> list[Launcher]:
     """Launchers on which ranks of the present generation run, or may run."""
     if job.placement is None:
@@ -69,7 +101,8 @@ def _placed(job: Job) -> list[Launcher]:
     return [job.launchers[node] for node in job.placement.nodes if job.launchers[node].running]
 
 
-def _witness(job: Job, launcher: Launcher) -> Intent:
+def witness_order(job: Job, launcher: Launcher) -> Intent:
+    """Ask whoever can see a silent launcher without it."""
     return AskWitness(
         job=job.id,
         node=launcher.node,
@@ -91,6 +124,7 @@ def _act(incident: Incident, job: Job, world: World, policy: Policy, found: Find
     changes: list[Change] = [
         Diagnose(incident=incident.id, diagnosis=diagnosis, new_attempt=started, failure=found.failure)
     ]
+    changes += [MoveResource(resource=r, to=ResourceState.LOST) for r in _lost_with_it(diagnosis, world)]
     changes += [Suspect(resource=resource) for resource in found.suspected if resource in world.resources]
     if refusal:
         changes += [
@@ -107,25 +141,52 @@ def _act(incident: Incident, job: Job, world: World, policy: Policy, found: Find
     return Decision(stage="diagnose", subject=incident.id, reason=reason, changes=tuple(changes))
 
 
-def _no_fault(incident: Incident, job: Job, seen: list[Seen], policy: Policy, now_s: float) -> Decision | None:
-    """Close an incident whose evidence has explained itself."""
-    if incident.attempt.diagnosis is not None or any(isinstance(s.fact, f.RankExited | f.SignalSeen) for s in seen):
+def _lost_with_it(diagnosis: Diagnosis, world: World) -> list[ResourceId]:
+    """A machine that lost power or rebooted took its devices along; they come back through validation."""
+    if diagnosis.cause is not Cause.HOST_HARDWARE:
+        return []
+    gone = (ResourceState.LOST, ResourceState.RETIRED)
+    return [r.id for node in diagnosis.lost_nodes for r in world.resources_of(node) if r.state not in gone]
+
+
+def _explained(incident: Incident, job: Job, seen: list[Seen], policy: Policy) -> str:
+    """Why the evidence is no sign of a fault; empty while it may be one."""
+    if any(isinstance(s.fact, f.RankExited | f.SignalSeen) for s in seen):
+        return ""
+    if any(not launcher.reachable for launcher in _placed(job)):
+        return ""
+    stalled = [(s, s.fact) for s in seen if isinstance(s.fact, f.JobStalled)]
+    if not stalled:
+        return "every node is heard again and nothing else was seen"
+    newest, stall = stalled[-1]
+    if stalls.is_over(incident, newest):
+        return "the steps go on by themselves"
+    return "every rank that is awaited is at work" if stalls.is_busy(incident, stall, policy) else ""
+
+
+def _resume(incident: Incident, job: Job, seen: list[Seen], policy: Policy) -> Decision | None:
+    """A recovery that evidence has interrupted goes on once that evidence has explained itself, or changes nothing."""
+    if incident.setback:
         return None
-    silent = [launcher for launcher in _placed(job) if not launcher.reachable]
-    stalled = [s.fact for s in seen if isinstance(s.fact, f.JobStalled)]
-    excused = False
-    if silent:
-        return None
-    if stalled:
-        moved = any(step > stalled[-1].step for step, _ in incident.progress)
-        excused = stalls.is_busy(incident, stalled[-1], policy)
-        if not moved and not excused:
-            return None
-        why = "the steps go on by themselves" if moved else "every rank that is awaited is at work"
+    if incident.attempt.new_generation:
+        why, to = _explained(incident, job, seen, policy), IncidentState.RESTARTING
+    elif incident.attempt.diagnosis is not None:
+        why, to = "it concerns a generation that is being replaced", IncidentState.ISOLATING
     else:
-        why = "every node is heard again and nothing else was seen"
+        why, to = "nothing runs yet", IncidentState.SELECTING
+    if not why:
+        return None
+    changes = (Resume(incident=incident.id), MoveIncident(incident=incident.id, to=to))
+    return Decision(stage="diagnose", subject=incident.id, reason=f"the recovery goes on: {why}", changes=changes)
+
+
+def _no_fault(incident: Incident, job: Job, seen: list[Seen], policy: Policy) -> Decision | None:
+    """Close an incident whose evidence has explained itself."""
+    why = _explained(incident, job, seen, policy)
+    if not why:
+        return None
     changes: list[Change] = [MoveIncident(incident=incident.id, to=IncidentState.NO_FAULT)]
-    if stalled:
+    if any(isinstance(s.fact, f.JobStalled) for s in seen):
         changes.insert(0, Excuse(incident=incident.id))
     return Decision(stage="diagnose", subject=incident.id, reason=f"no fault: {why}", changes=tuple(changes))
 

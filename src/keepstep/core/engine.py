@@ -95,10 +95,12 @@ def step(incident: Incident, world: World, policy: Policy, now_s: float) -> Deci
 
 def _deadline(incident: Incident, world: World, policy: Policy, now_s: float) -> Decision | None:
     """Everything ends (invariant 9): a stage that let its deadline pass hands over to a person."""
+    job = world.job_of(incident)
     limit_s = policy.incident_deadline_s[incident.state.value]
+    if incident.state is IncidentState.PLACING and job.spec.capacity_wait_s is not None:
+        limit_s = max(limit_s, 2 * job.spec.capacity_wait_s)  # place.py ends the wait itself
     if now_s - incident.entered_s < limit_s:
         return None
-    job = world.job_of(incident)
     message = f"{incident.state.value} did not end within {limit_s:.0f} s; a person must look ({incident.last_failure})"
     changes: tuple[MoveIncident | End | MoveJob, ...] = (
         MoveIncident(incident=incident.id, to=IncidentState.ESCALATED),

@@ -61,6 +61,9 @@ class JobSubmitted(Struct, frozen=True, kw_only=True, tag=True):
     job: JobId
     spec: JobSpec
     by: str = ""
+    run: str = ""
+    """Names one call of ``keepstep run``. A run that was never seen starts an ended job again; every launcher of a run
+    says the same, so that one which comes late to a finished job does not."""
 
 
 class JobStopRequested(Struct, frozen=True, kw_only=True, tag=True):
@@ -294,6 +297,8 @@ class GateFinished(Struct, frozen=True, kw_only=True, tag=True):
     firmware: str
     passed: bool | None
     detail: str = ""
+    run: int = 0
+    """Number of the RunGate order that it answers; 0 from a launcher that does not say."""
 
 
 class ServerStarted(Struct, frozen=True, kw_only=True, tag=True):

@@ -4,14 +4,28 @@ A fact of an older generation, session or order is counted as stale and changes 
 """
 
 from keepstep.core import facts as f
-from keepstep.core.apply import add_job, add_resource, mark_fenced
+from keepstep.core.apply import add_job, add_resource, mark_fenced, run_again
 from keepstep.core.catalog import SIGNALS
 from keepstep.core.ids import JobId, NodeId, Session, device_resource, node_resource
 from keepstep.core.incident import Incident, Seen, Urgency
-from keepstep.core.intents import CollectStacks, Fence, Launch, PowerOff, VerifyCheckpoint
+from keepstep.core.intents import (
+    AskWitness,
+    CollectStacks,
+    EndJob,
+    Fence,
+    Launch,
+    Notify,
+    OpenRepair,
+    PowerOff,
+    Release,
+    VerifyCheckpoint,
+)
 from keepstep.core.job import Job, JobState, Launcher, RankEnd, uses
 from keepstep.core.resource import Hold, Resource, ResourceState
 from keepstep.core.world import Pending, World, live
+
+_OLDER_SESSIONS = 16
+_COMMITS_KEPT = 8
 
 
 def fold(world: World, fact: f.Fact, at_s: float) -> None:
@@ -20,8 +34,7 @@ def fold(world: World, fact: f.Fact, at_s: float) -> None:
     seen = Seen(entry=world.seq, job=getattr(fact, "job", None), at_s=at_s, fact=fact)
     match fact:
         case f.JobSubmitted():
-            if fact.job not in world.jobs:
-                add_job(world, Job(id=fact.job, spec=fact.spec, entered_s=at_s, submitted_s=at_s))
+            _submitted(world, fact, at_s)
         case f.NodeJoined():
             _joined(world, fact, seen)
         case f.NodeLeft() | f.NodeUnreachable() | f.NodeReachable() | f.Witnessed():
@@ -50,9 +63,19 @@ def fold(world: World, fact: f.Fact, at_s: float) -> None:
         case f.Approved():
             world.approvals[fact.subject] = seen
         case f.ServerStarted():
-            world.server = fact.server
+            _started(world, fact, at_s)
         case f.ProbeFailed():
             pass  # recorded; a status call that fails says nothing about the job
+
+
+def _submitted(world: World, fact: f.JobSubmitted, at_s: float) -> None:
+    job = world.jobs.get(fact.job)
+    if job is None:
+        add_job(world, Job(id=fact.job, spec=fact.spec, runs=[fact.run], entered_s=at_s, submitted_s=at_s))
+    elif fact.run not in job.runs:
+        job.runs.append(fact.run)
+        if not live(job):
+            run_again(world, job, fact.spec, at_s)
 
 
 def _joined(world: World, fact: f.NodeJoined, seen: Seen) -> None:
@@ -61,6 +84,9 @@ def _joined(world: World, fact: f.NodeJoined, seen: Seen) -> None:
         world.stale += 1
         return
     known = job.launchers.get(fact.node)
+    if known is not None and fact.session in known.older:
+        world.stale += 1
+        return
     same = known is not None and known.session == fact.session
     launcher = Launcher(
         node=fact.node,
@@ -78,15 +104,56 @@ def _joined(world: World, fact: f.NodeJoined, seen: Seen) -> None:
         spare=fact.spare,
         fenced=known.fenced if known else 0,
         running=known.running if known else 0,
+        older=known.older if known else (),
+        fenced_s=known.fenced_s if known else None,
     )
-    if known is not None and not same and known.running:
-        # The old session's ranks may still be there: the new launcher is asked to prove their end before anything starts.
-        launcher.replaces = known.session
-        world.inbox.append(seen)
-    if same and known is not None and known.store == "" and known.running:
-        launcher.store = ""
+    if known is not None and not same:
+        launcher.older = (*known.older, known.session)[-_OLDER_SESSIONS:]
+        _forget_orders(world, known.session)
+        if known.running:
+            # The old session's ranks may still be there: the new launcher must prove their end before anything starts.
+            launcher.replaces = known.session
+            world.inbox.append(seen)
+    if same and known is not None:
+        _joined_again(world, job, known, launcher, seen)
     job.launchers[fact.node] = launcher
     _register_resources(world, fact, seen.at_s)
+
+
+def _joined_again(world: World, job: Job, known: Launcher, launcher: Launcher, seen: Seen) -> None:
+    """The same session after a broken connection: what it alone cannot know is kept."""
+    assert isinstance(seen.fact, f.NodeJoined)
+    launcher.replaces, launcher.confirmed, launcher.emptied = known.replaces, known.confirmed, known.emptied
+    launcher.told_to_end, launcher.seen_alive_s = known.told_to_end, known.seen_alive_s
+    if known.store == "" and known.running:
+        launcher.store = ""
+    places = job.placement.nodes.get(launcher.node, ()) if job.placement is not None else ()
+    ended = all(place.rank in job.ended for place in places)
+    gone = 0 < known.running == known.confirmed > seen.fact.running_generation
+    if gone and not ended and not launcher.emptied and live(job) and job.state is not JobState.ENDING:
+        # It fenced itself while nobody heard it. No rank's end was reported, and none ever will be.
+        launcher.emptied = True
+        world.inbox.append(seen)
+
+
+def _forget_orders(world: World, session: Session) -> None:
+    """A launcher that was replaced answers no more; whoever waits for its answer asks again."""
+    for number, pending in list(world.orders.items()):
+        intent = pending.intent
+        by_launcher = not isinstance(intent, AskWitness | PowerOff | Notify | OpenRepair)
+        if by_launcher and getattr(intent, "session", None) == session and getattr(intent, "via", "") != "witness":
+            del world.orders[number]
+
+
+def _started(world: World, fact: f.ServerStarted, at_s: float) -> None:
+    """Another life, perhaps with another clock: a silence that a proof is built on is measured anew from here."""
+    world.server = fact.server
+    for job_id in world.live_jobs:
+        for launcher in world.jobs[job_id].launchers.values():
+            if launcher.silent_since_s is not None:
+                launcher.silent_since_s = at_s
+            if launcher.fenced_s is not None:
+                launcher.fenced_s = at_s
 
 
 def _register_resources(world: World, fact: f.NodeJoined, at_s: float) -> None:
@@ -133,7 +200,7 @@ def _of_launcher(
             launcher.left, launcher.reachable, launcher.gone = True, False, fact.reason or "left"
             if launcher.running and job.state is not JobState.ENDING:
                 world.inbox.append(seen)
-            mark_fenced(world, job, fact.node, max(job.generation, launcher.running), "left")
+            mark_fenced(world, job, fact.node, max(job.generation, launcher.running), "left", seen.at_s)
         case f.NodeUnreachable():
             launcher.reachable, launcher.silent_since_s = False, seen.at_s - fact.silent_s
         case f.NodeReachable():
@@ -144,6 +211,13 @@ def _of_launcher(
                 launcher.silent_since_s = launcher.silent_since_s or seen.at_s
             elif fact.verdict == "alive":
                 launcher.seen_alive_s = seen.at_s
+    leading = world.leading(job)
+    # Good news is evidence for the incident that waits for it; where none does, it is no symptom of anything.
+    good = isinstance(fact, f.NodeReachable) or (
+        isinstance(fact, f.Witnessed) and fact.verdict in ("alive", "no_answer")
+    )
+    if good and (leading is None or not leading.open):
+        return
     if launcher.running and not isinstance(fact, f.NodeLeft):
         world.inbox.append(seen)
 
@@ -192,6 +266,9 @@ def _checkpoint(world: World, fact: f.CheckpointCommitted | f.CheckpointFailed, 
         job.save_failures += 1
         return
     job.save_failures = 0
+    offer = f.DiskOffer(step=fact.step, generation=fact.generation, world_size=fact.world_size, key=fact.key)
+    older = [known for known in job.committed if known.key != fact.key]
+    job.committed = [*older[1 - _COMMITS_KEPT :], offer]
     if fact.step > job.committed_step:
         job.committed_step, job.committed_key, job.committed_s = fact.step, fact.key, at_s
 
@@ -226,11 +303,19 @@ def _gate(world: World, fact: f.GateFinished, seen: Seen) -> None:
     if resource is None or resource.state is not ResourceState.VALIDATING or fact.boot_id != resource.boot_id:
         world.stale += 1
         return
-    if (fact.serial, fact.firmware) != (resource.serial, resource.firmware):
+    if (fact.serial, fact.firmware) != (resource.serial, resource.firmware) or not _asked_for(world, fact, resource):
         world.stale += 1
         return
     resource.gate_verdict = "tool_failed" if fact.passed is None else "passed" if fact.passed else "failed"
     resource.gate_passed_entry = seen.entry if fact.passed else None
+
+
+def _asked_for(world: World, fact: f.GateFinished, resource: Resource) -> bool:
+    """Whether it answers a gate run of this very validation: a late word of an earlier one redeems nothing."""
+    if not fact.run:
+        return True
+    pending = world.orders.get(fact.run)
+    return pending is not None and pending.decided_s >= resource.entered_s
 
 
 def _answered(world: World, fact: f.Answered, seen: Seen) -> None:
@@ -240,9 +325,17 @@ def _answered(world: World, fact: f.Answered, seen: Seen) -> None:
         return
     intent, outcome = pending.intent, fact.outcome
     incident = world.incidents.get(pending.incident) if pending.incident is not None else None
+    if isinstance(intent, Release) and isinstance(outcome, f.Done):
+        world.resources[intent.resource].gated = False
+    if isinstance(intent, PowerOff) and world.powering_off.get(intent.node) == fact.intent:
+        del world.powering_off[intent.node]
     if isinstance(intent, Fence | PowerOff) and isinstance(outcome, f.Fenced):
         # A proof of death stays true whatever became of the incident that asked for it.
-        _fenced(world, intent, outcome)
+        _fenced(world, intent, outcome, seen.at_s)
+    elif isinstance(intent, EndJob) and isinstance(outcome, f.Done):
+        job = world.jobs[intent.job]
+        if intent.node in job.launchers and job.launchers[intent.node].session == intent.session:
+            mark_fenced(world, job, intent.node, job.generation, "ended", seen.at_s)
     elif incident is not None and incident.open:
         _answered_to(world, incident, pending, seen)
 
@@ -254,6 +347,9 @@ def _answered_to(world: World, incident: Incident, pending: Pending, seen: Seen)
         case (Launch(), f.Launched()):
             if intent.generation == attempt.new_generation:
                 attempt.launched[intent.node] = outcome.warm
+                launcher = world.jobs[incident.job].launchers[intent.node]
+                if launcher.session == intent.session:
+                    launcher.confirmed = intent.generation
         case (Launch(), f.Failed()):
             if intent.generation == attempt.new_generation:
                 incident.evidence[seen.entry] = seen
@@ -261,7 +357,7 @@ def _answered_to(world: World, incident: Incident, pending: Pending, seen: Seen)
                 incident.symptoms.append(seen.entry)
                 incident.undiagnosed.append(seen.entry)
         case (CollectStacks(), f.StacksTaken()):
-            if intent.generation == attempt.generation:
+            if intent.generation == world.jobs[incident.job].generation:
                 attempt.stacks[intent.node] = outcome.stacks
         case (VerifyCheckpoint(), f.CheckpointVerified()):
             if attempt.restore == intent.restore:
@@ -271,7 +367,7 @@ def _answered_to(world: World, incident: Incident, pending: Pending, seen: Seen)
             world.jobs[incident.job].invalid.append(intent.restore.key)
         case (VerifyCheckpoint(), f.Failed()):
             # The reader failed, not the state: another node, or a later attempt, may still read it.
-            attempt.rejected.append(intent.restore.key)
+            attempt.unread.append((intent.restore.key, intent.node))
         case (_, f.Failed()):
             kind = type(intent).__name__
             incident.failed_orders[kind] = incident.failed_orders.get(kind, 0) + 1
@@ -280,13 +376,13 @@ def _answered_to(world: World, incident: Incident, pending: Pending, seen: Seen)
             pass
 
 
-def _fenced(world: World, intent: Fence | PowerOff, outcome: f.Fenced) -> None:
+def _fenced(world: World, intent: Fence | PowerOff, outcome: f.Fenced, at_s: float) -> None:
     job = world.jobs[intent.job]
     launcher = job.launchers.get(intent.node)
     if launcher is None or outcome.generation < intent.generation:
         world.stale += 1
         return
-    mark_fenced(world, job, intent.node, outcome.generation, outcome.proof)
+    mark_fenced(world, job, intent.node, outcome.generation, outcome.proof, at_s)
     if launcher.session != intent.session:
         return
     launcher.store = outcome.store or launcher.store

@@ -32,10 +32,10 @@ class IncidentState(enum.Enum):
 S = IncidentState
 
 TRANSITIONS: dict[IncidentState, tuple[IncidentState, ...]] = {
-    S.OPEN: (S.ISOLATING, S.WAITING, S.NO_FAULT, S.ESCALATED),
+    S.OPEN: (S.ISOLATING, S.SELECTING, S.RESTARTING, S.WAITING, S.NO_FAULT, S.ESCALATED),
     S.ISOLATING: (S.SELECTING, S.WAITING, S.ESCALATED),
     S.SELECTING: (S.PLACING, S.OPEN, S.WAITING, S.ESCALATED),
-    S.PLACING: (S.RESTARTING, S.OPEN, S.WAITING, S.ESCALATED),
+    S.PLACING: (S.RESTARTING, S.SELECTING, S.OPEN, S.WAITING, S.ESCALATED),
     S.RESTARTING: (S.VERIFYING, S.OPEN, S.ESCALATED),
     S.VERIFYING: (S.RECOVERED, S.OPEN, S.ESCALATED),
     S.WAITING: (S.OPEN, S.ISOLATING, S.SELECTING, S.PLACING, S.ESCALATED),
@@ -131,8 +131,12 @@ class Attempt(Struct, kw_only=True):
     """Node -> proof."""
     fence_tries: dict[NodeId, int] = field(default_factory=dict)
     fence_tried_s: dict[NodeId, float] = field(default_factory=dict)
+    charged: bool = False
+    """Its failure is remembered by the job."""
     rejected: list[str] = field(default_factory=list)
     """Keys of candidates that did not verify."""
+    unread: list[tuple[str, NodeId]] = field(default_factory=list)
+    """(key, node): a node that could not read a candidate."""
     restore: Restore | None = None
     restore_chosen: bool = False
     verified_by: list[NodeId] = field(default_factory=list)
@@ -160,6 +164,8 @@ class Incident(Struct, kw_only=True):
     opened_s: float
     entered_s: float
     """When the present state was entered; every state has a deadline."""
+    entered_entry: int = 0
+    """The journal entry with which it was entered: a word that is older does not answer what is asked here."""
     step_before: int = -1
     """The newest step that all ranks had completed when it was opened."""
     loss_before: float | None = None
@@ -173,8 +179,8 @@ class Incident(Struct, kw_only=True):
     """Symptoms that arrived after the newest diagnosis."""
     excused: bool = False
     """A stall that turned out to be no fault: the shell makes the job's deadlines more patient."""
-    granted: bool = False
-    """A person approved what it waited for."""
+    granted: IncidentState | None = None
+    """A person approved what it waited for before it went on in this state; spent with the next diagnosis."""
     setback: str = ""
     """Why the verification sent it back, where no symptom says so."""
     failed_orders: dict[str, int] = field(default_factory=dict)

@@ -6,9 +6,9 @@ stops no step) has no intent that could break it and is checked in the simulator
 
 from keepstep.core import decision as d
 from keepstep.core.errors import InvariantBroken
-from keepstep.core.ids import device_resource
+from keepstep.core.ids import ResourceId, device_resource
 from keepstep.core.incident import OWNER as INCIDENT_OWNER
-from keepstep.core.incident import IncidentState
+from keepstep.core.incident import Attempt, IncidentState
 from keepstep.core.intents import Fence, Launch, PowerOff
 from keepstep.core.job import OWNER as JOB_OWNER
 from keepstep.core.job import JobState
@@ -22,6 +22,9 @@ def check(world: World, decision: d.Decision, policy: Policy) -> None:
     """Raise InvariantBroken if applying the decision would break one."""
     for change in decision.changes:
         _check_change(world, change, decision)
+    launch = next((intent for intent in decision.intents if isinstance(intent, Launch)), None)
+    if launch is not None:
+        _check_start(world, launch, decision)
     for intent in decision.intents:
         match intent:
             case Launch():
@@ -40,29 +43,41 @@ def _require(holds: bool, number: int, what: str, decision: d.Decision) -> None:
         raise InvariantBroken(f"invariant {number}: {what} (stage {decision.stage}, {decision.subject})")
 
 
-def _check_launch(world: World, intent: Launch, decision: d.Decision) -> None:
+def _check_start(world: World, intent: Launch, decision: d.Decision) -> None:
+    """Of the generation as a whole: a decision launches one generation of one job."""
     job = world.jobs[intent.job]
     for launcher in job.launchers.values():
         dead = launcher.running in (0, intent.generation)
         _require(dead, 1, f"generation {launcher.running} is not proven dead on {launcher.node}", decision)
     _require(intent.generation == job.generation, 1, "only the newest generation is launched", decision)
-    launcher = job.launchers[intent.node]
-    _require(launcher.running != intent.generation, 1, f"{intent.node} was ordered to launch already", decision)
-    for place in intent.ranks:
-        resource = world.resources.get(device_resource(intent.node, place.slot))
-        fit = resource is not None and resource.allocatable and world.node_usable(intent.node)
-        _require(fit, 2, f"slot {place.slot} of {intent.node} is held or out of service", decision)
     leading = world.leading(job)
     _require(leading is not None, 3, "a launch belongs to a start or an incident", decision)
     assert leading is not None
     attempt = leading.attempt
     for named in attempt.diagnosis.resources if attempt.diagnosis else ():
         held = named not in world.resources or not world.resources[named].allocatable
-        _require(held, 2, f"{named} is diagnosed and not held", decision)
+        _require(held or _redeemed(world, named, attempt), 2, f"{named} is diagnosed and not held", decision)
     _require(attempt.restore_chosen and attempt.restore == intent.restore, 3, "restore what was chosen", decision)
     if intent.restore is not None:
         verified = set(attempt.verified_by) >= set(attempt.verify_asked) and bool(attempt.verify_asked)
         _require(verified, 3, f"{intent.restore.key} is not verified", decision)
+
+
+def _check_launch(world: World, intent: Launch, decision: d.Decision) -> None:
+    job = world.jobs[intent.job]
+    launcher = job.launchers[intent.node]
+    _require(launcher.running != intent.generation, 1, f"{intent.node} was ordered to launch already", decision)
+    for place in intent.ranks:
+        resource = world.resources.get(device_resource(intent.node, place.slot))
+        fit = resource is not None and resource.allocatable and world.node_usable(intent.node)
+        _require(fit, 2, f"slot {place.slot} of {intent.node} is held or out of service", decision)
+
+
+def _redeemed(world: World, named: ResourceId, attempt: Attempt) -> bool:
+    """It passed a gate after everything that speaks against it: validation can be quicker than a recovery."""
+    assert attempt.diagnosis is not None
+    passed = world.resources[named].gate_passed_entry
+    return passed is not None and all(evidence.entry < passed for evidence in attempt.diagnosis.evidence)
 
 
 def _diagnosed(world: World, decision: d.Decision) -> bool:

@@ -5,10 +5,21 @@ resource whether or not a job runs there. Silence is never a reason to hold; a d
 """
 
 from keepstep.core.catalog import SIGNALS
-from keepstep.core.decision import Change, Decision, Dismiss, MoveIncident, MoveResource, PlaceHold, ProveFenced, Wait
+from keepstep.core.decision import (
+    Ask,
+    Change,
+    Decision,
+    Dismiss,
+    MoveIncident,
+    MoveResource,
+    PlaceHold,
+    ProveFenced,
+    Wait,
+)
+from keepstep.core.diagnose import witness_order
 from keepstep.core.facts import SignalSeen
 from keepstep.core.ids import NodeId, ResourceId
-from keepstep.core.incident import Cause, Diagnosis, Incident, IncidentState
+from keepstep.core.incident import Diagnosis, Incident, IncidentState
 from keepstep.core.intents import Fence, Intent, Notify, PowerOff, Quarantine
 from keepstep.core.job import Job, Launcher
 from keepstep.core.policy import Policy
@@ -18,7 +29,6 @@ from keepstep.core.world import World
 _CAN_QUARANTINE = (
     ResourceState.NEW, ResourceState.BURN_IN, ResourceState.IN_SERVICE, ResourceState.SUSPECT, ResourceState.PROBATION,
 )  # fmt: skip
-_NO_LOSS = (ResourceState.LOST, ResourceState.RETIRED)
 
 
 def isolate(incident: Incident, world: World, policy: Policy, now_s: float) -> Decision | None:
@@ -49,20 +59,19 @@ def _hold_named(
     source = f"keepstep:{incident.id}"
     named = [world.resources[r] for r in diagnosis.resources if r in world.resources]
     missing = [r for r in named if source not in r.holds and r.state in _CAN_QUARANTINE]
-    lost = _lost_resources(diagnosis, world)
-    if not missing and not lost:
+    if not missing:
         return None
     open_breaker = breaker(world, policy, len(missing), now_s)
-    if open_breaker and not incident.granted:
+    if open_breaker and incident.granted is not IncidentState.ISOLATING:
         return _wait_for_person(incident, open_breaker)
-    changes: list[Change] = [MoveResource(resource=r.id, to=ResourceState.LOST) for r in lost]
+    changes: list[Change] = []
     intents: list[Intent] = []
     for resource in missing:
         changes += quarantine(resource, source, diagnosis.summary)
         launcher = job.launchers.get(resource.node)
         if launcher is not None and launcher.reachable:
             intents.append(_gate_order(job, launcher, resource.id, diagnosis.summary))
-    names = ", ".join(r.id for r in missing + lost)
+    names = ", ".join(r.id for r in missing)
     return Decision(
         stage="isolate",
         subject=incident.id,
@@ -78,21 +87,6 @@ def quarantine(resource: Resource, source: str, reason: str) -> list[Change]:
     return [hold, MoveResource(resource=resource.id, to=ResourceState.QUARANTINED)]
 
 
-def _lost_resources(diagnosis: Diagnosis, world: World) -> list[Resource]:
-    """A machine that lost power or rebooted took its devices along; they come back through validation."""
-    if diagnosis.cause is not Cause.HOST_HARDWARE:
-        return []
-    nodes = set(diagnosis.lost_nodes)
-    if not nodes:
-        return []
-    return [
-        r
-        for node in diagnosis.lost_nodes
-        for r in world.resources_of(node)
-        if r.state not in _NO_LOSS and r.node in nodes
-    ]
-
-
 def _gate_order(job: Job, launcher: Launcher, resource: ResourceId, reason: str) -> Quarantine:
     return Quarantine(job=job.id, node=launcher.node, session=launcher.session, resource=resource, reason=reason[:500])
 
@@ -101,10 +95,8 @@ def breaker(world: World, policy: Policy, more: int, now_s: float) -> str:
     """Why no more may be isolated automatically; empty where it may."""
     if not more:
         return ""
-    while world.isolations and now_s - world.isolations[0][0] >= policy.breaker.window_s:
-        world.isolations.popleft()
     limit = max(policy.breaker.absolute, int(policy.breaker.fraction * len(world.resources)))
-    recent = len(world.isolations)
+    recent = sum(1 for at_s, _ in world.isolations if now_s - at_s < policy.breaker.window_s)
     if recent + more <= limit:
         return ""
     return (
@@ -119,14 +111,18 @@ def breaker(world: World, policy: Policy, more: int, now_s: float) -> str:
 def _fence(
     incident: Incident, job: Job, world: World, policy: Policy, alive: list[Launcher], now_s: float
 ) -> Decision | None:
-    pending = world.fence_pending(incident.id)
+    pending = world.fence_pending(incident.id, job.generation)
     intents: list[Intent] = []
     changes: list[Change] = []
     for launcher in alive:
-        if _has_fenced_itself(launcher, alive, job, policy, now_s):
+        asked_about = launcher.node in incident.attempt.witnesses_asked
+        if asked_about and _has_fenced_itself(launcher, alive, job, policy, now_s):
             changes.append(ProveFenced(job=job.id, node=launcher.node, generation=launcher.running))
             continue
         via_witness = not launcher.reachable and launcher.replaces is None
+        if via_witness and not launcher.gone and launcher.node not in incident.attempt.witnesses_asked:
+            changes.append(Ask(incident=incident.id, witnesses=(launcher.node,)))
+            intents.append(witness_order(job, launcher))
         asked = pending.get(launcher.node)
         other_road = asked is not None and not _same_road(asked.intent, launcher, via_witness)
         if asked is not None and not other_road and not asked.overdue:
@@ -140,7 +136,13 @@ def _fence(
     proven = ", ".join(change.node for change in changes if isinstance(change, ProveFenced))
     reason = f"fencing generation {job.generation} on {names}" if names else ""
     reason += f"{'; ' if names and proven else ''}{proven}: the self-fence deadline has passed" if proven else ""
-    return Decision(stage="isolate", subject=incident.id, reason=reason, changes=tuple(changes), intents=tuple(intents))
+    return Decision(
+        stage="isolate",
+        subject=incident.id,
+        reason=reason or "asking a second witness about silent nodes",
+        changes=tuple(changes),
+        intents=tuple(intents),
+    )
 
 
 def _same_road(intent: Intent, launcher: Launcher, via_witness: bool) -> bool:
@@ -175,12 +177,16 @@ def _has_fenced_itself(launcher: Launcher, alive: list[Launcher], job: Job, poli
     """
     if launcher.reachable or launcher.silent_since_s is None or job.placement is None:
         return False
+    if launcher.seen_alive_s is not None and launcher.seen_alive_s >= launcher.silent_since_s:
+        return False  # whoever saw it can end it; and a launcher that is stopped does not fence itself
     others = [node for node in job.placement.nodes if node != launcher.node]
     if not others or any(job.launchers[node].running and job.launchers[node].reachable for node in others):
         return False
     if all(job.launchers[node].running for node in others) and len(alive) > 1:
         return False  # all of them silent: they may still reach each other
-    waited_s = now_s - launcher.silent_since_s
+    # Its ranks may have stepped until the last of the others was gone, and its own clock of progress runs from there.
+    stood_still_s = max((job.launchers[node].fenced_s or 0.0 for node in others), default=0.0)
+    waited_s = now_s - max(launcher.silent_since_s, stood_still_s)
     return waited_s >= policy.silence.self_fence_s + policy.silence.margin_s
 
 
@@ -215,7 +221,7 @@ def power_off(incident: Incident, world: World) -> tuple[PowerOff, ...]:
     return tuple(
         PowerOff(job=job.id, node=x.node, session=x.session, generation=job.generation)
         for x in job.launchers.values()
-        if x.running
+        if x.running and not x.reachable
     )
 
 

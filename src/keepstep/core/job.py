@@ -4,7 +4,7 @@ import enum
 
 from msgspec import Struct, field
 
-from keepstep.core.facts import Inventory, JobSpec
+from keepstep.core.facts import DiskOffer, Inventory, JobSpec
 from keepstep.core.ids import IncidentId, JobId, NodeId, ResourceId, Session, node_of, slot_of
 from keepstep.core.intents import RankPlace, Restore
 
@@ -30,10 +30,11 @@ TRANSITIONS: dict[JobState, tuple[JobState, ...]] = {
     J.RUNNING: (J.RECOVERING, J.ENDING),
     J.RECOVERING: (J.RUNNING, J.ENDING),
     J.ENDING: (J.FINISHED, J.FAILED, J.STOPPED),
-    J.FINISHED: (),
-    J.FAILED: (),
-    J.STOPPED: (),
+    J.FINISHED: (J.SUBMITTED,),
+    J.FAILED: (J.SUBMITTED,),
+    J.STOPPED: (J.SUBMITTED,),
 }
+"""An ended job moves only when somebody runs it again."""
 
 TERMINAL = (J.FINISHED, J.FAILED, J.STOPPED)
 
@@ -79,6 +80,14 @@ class Launcher(Struct, kw_only=True):
     """When a witness last saw it alive although it was silent."""
     replaces: Session | None = None
     """The session that ran here before and is not proven dead."""
+    older: tuple[Session, ...] = ()
+    """Sessions that ran here before this one: their words are stale (bounded)."""
+    confirmed: int = 0
+    """The newest generation whose launch this session confirmed."""
+    emptied: bool = False
+    """It is heard, and says itself that the ranks which it had confirmed are gone."""
+    fenced_s: float | None = None
+    """When the newest proof of death came in."""
 
 
 class Placement(Struct, frozen=True, kw_only=True):
@@ -139,12 +148,16 @@ class Job(Struct, kw_only=True):
     """Keys of states that were refused when they were verified or restored."""
     committed_step: int = -1
     committed_key: str = ""
+    committed: list[DiskOffer] = field(default_factory=list)
+    """The last commits that were reported: inventories that nodes sent earlier do not know them."""
     committed_s: float | None = None
     save_failures: int = 0
     """Failed saves since the last committed one."""
     stop_requested: str = ""
     exit_code: int | None = None
     message: str = ""
+    runs: list[str] = field(default_factory=list)
+    """The calls of ``keepstep run`` that it was submitted by."""
     submitted_s: float = 0.0
     running_since_s: float | None = None
     finished_s: float | None = None

@@ -32,10 +32,12 @@ def lifecycle(job: Job, world: World, policy: Policy, now_s: float) -> Decision 
 
 def _admit(job: Job, world: World, policy: Policy, now_s: float) -> Decision | None:
     elasticity = job.spec.elasticity
+    unproven = [launcher.node for launcher in job.launchers.values() if launcher.running]
     usable = usable_launchers(job, world)
     regular = sum(1 for launcher in usable if not launcher.spare)
     settled = bool(usable) and now_s - min(x.joined_s for x in usable) >= policy.capacity.start_settle_s
-    if regular >= elasticity.max_nodes or (settled and len(usable) >= elasticity.min_nodes):
+    enough = regular >= elasticity.max_nodes or (settled and len(usable) >= elasticity.min_nodes)
+    if enough and not unproven:
         incident = IncidentId(f"inc-{world.next_incident:04d}")
         return Decision(
             stage="admit",
@@ -47,8 +49,9 @@ def _admit(job: Job, world: World, policy: Policy, now_s: float) -> Decision | N
             ),
         )
     if now_s - job.entered_s >= policy.capacity.start_wait_s:
+        old = f"ranks of an earlier run are not proven dead on {', '.join(unproven)}; " if unproven else ""
         message = (
-            f"{len(usable)} of {elasticity.min_nodes} nodes joined within {policy.capacity.start_wait_s:.0f} s. "
+            f"{old}{len(usable)} of {elasticity.min_nodes} nodes joined within {policy.capacity.start_wait_s:.0f} s. "
             "Start the launchers of the other nodes with the same --job, or ask for fewer nodes."
         )
         return _end(job, world, EXIT_NO_CAPACITY, message)

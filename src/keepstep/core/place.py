@@ -4,6 +4,8 @@ A free device is not automatically a valid one: only what is allocatable (in ser
 declared elasticity decides between going on smaller and waiting; it is never guessed.
 """
 
+from collections.abc import Sequence
+
 from keepstep.core.decision import Change, Decision, End, MoveIncident, MoveJob, Place, Wait
 from keepstep.core.ids import NodeId, device_resource
 from keepstep.core.incident import Incident, IncidentState
@@ -11,7 +13,7 @@ from keepstep.core.intents import Notify, RankPlace
 from keepstep.core.job import Job, JobState, Launcher, Placement
 from keepstep.core.policy import Policy
 from keepstep.core.resource import ResourceState
-from keepstep.core.select import reopen
+from keepstep.core.select import outdated, reopen
 from keepstep.core.world import World
 
 
@@ -20,7 +22,15 @@ def place(incident: Incident, world: World, policy: Policy, now_s: float) -> Dec
     job = world.job_of(incident)
     if incident.undiagnosed:
         return reopen(incident, "place")
-    chosen = choose(job, world)
+    if outdated(job, incident.attempt):
+        return Decision(
+            stage="place",
+            subject=incident.id,
+            reason="what can be restored has changed since it was chosen",
+            changes=(MoveIncident(incident=incident.id, to=IncidentState.SELECTING),),
+        )
+    failed = {node: None for attempt in incident.attempts for node in attempt.failed_launches.values()}
+    chosen = choose(job, world, avoid=list(failed))
     if chosen is None:
         return _short(incident, job, world, policy, now_s)
     placement = _placement(job, world, chosen)
@@ -39,8 +49,11 @@ def place(incident: Incident, world: World, policy: Policy, now_s: float) -> Dec
     )
 
 
-def choose(job: Job, world: World) -> list[Launcher] | None:
-    """The nodes of the next generation in group-rank order; None if there are fewer than the job needs."""
+def choose(job: Job, world: World, avoid: Sequence[NodeId] = ()) -> list[Launcher] | None:
+    """The nodes of the next generation in group-rank order; None if there are fewer than the job needs.
+
+    ``avoid``: nodes on which a launch has just failed, taken last.
+    """
     elasticity = job.spec.elasticity
     usable = usable_launchers(job, world)
     if len(usable) < elasticity.min_nodes:
@@ -50,8 +63,9 @@ def choose(job: Job, world: World) -> list[Launcher] | None:
     before = list(job.placement.nodes) if job.placement else []
     racks = {job.launchers[node].rack for node in before if node in job.launchers}
 
-    def preference(launcher: Launcher) -> tuple[bool, bool, bool, bool, str]:
+    def preference(launcher: Launcher) -> tuple[bool, bool, bool, bool, bool, str]:
         return (
+            launcher.node in avoid,
             launcher.node not in before,
             launcher.spare,
             _on_probation(launcher, world),

@@ -27,9 +27,11 @@ def remediate(resource: Resource, world: World, policy: Policy, now_s: float) ->
         case R.DRAINING:
             return _drained(resource, world)
         case R.FENCED:
-            return _first_step(resource, world, policy)
+            return _first_step(resource, world, policy, waited_s)
         case R.REMEDIATING | R.VALIDATING:
             return _step(resource, world, policy, now_s)
+        case R.PROBATION if resource.gated and not world.orders_on(resource.id):
+            return _let_in(resource, world)
         case R.PROBATION if waited_s >= policy.device.probation_s:
             return _move(resource, R.IN_SERVICE, "probation is over without a relapse")
         case _:
@@ -59,16 +61,33 @@ def _launcher(resource: Resource, world: World) -> tuple[Job, Launcher] | None:
     return None
 
 
+def _let_in(resource: Resource, world: World) -> Decision | None:
+    """The node still refuses it: the launcher that was to open its gate is gone."""
+    found = _launcher(resource, world)
+    if found is None:
+        return None
+    return Decision(
+        stage="remediate", subject=resource.id, reason="opening its node's gate", intents=(_release(resource, found),)
+    )
+
+
+def _release(resource: Resource, found: tuple[Job, Launcher]) -> Release:
+    job, launcher = found
+    return Release(job=job.id, node=launcher.node, session=launcher.session, resource=resource.id)
+
+
 def _drained(resource: Resource, world: World) -> Decision | None:
     if any(uses(world.jobs[job], resource.id) for job in world.live_jobs):
         return None
     return _move(resource, R.FENCED, "no rank lives on it")
 
 
-def _first_step(resource: Resource, world: World, policy: Policy) -> Decision | None:
+def _first_step(resource: Resource, world: World, policy: Policy, waited_s: float) -> Decision | None:
     found = _launcher(resource, world)
     if found is None:
-        return None
+        if waited_s < policy.resource_deadline_s[R.FENCED.value]:
+            return None
+        return _move(resource, R.LOST, "no launcher reaches it; it is validated when its node comes back")
     if slot_of(resource.id) is not None and resource.resets < policy.device.max_resets:
         return _reset(resource, found)
     return _validate(resource, found, "nothing to reset")
@@ -137,10 +156,7 @@ def _return(resource: Resource, found: tuple[Job, Launcher] | None) -> Decision:
     ours = [source for source in resource.holds if source.startswith("keepstep:")]
     changes: list[Change] = [DropHold(resource=resource.id, source=source) for source in ours]
     changes.append(MoveResource(resource=resource.id, to=R.PROBATION))
-    intents: tuple[Intent, ...] = ()
-    if found is not None:
-        job, launcher = found
-        intents = (Release(job=job.id, node=launcher.node, session=launcher.session, resource=resource.id),)
+    intents: tuple[Intent, ...] = (_release(resource, found),) if found is not None else ()
     kept = [source for source in resource.holds if source not in ours]
     still = f"; still held by {', '.join(kept)}" if kept else ""
     return Decision(

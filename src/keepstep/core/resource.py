@@ -88,6 +88,8 @@ class Resource(Struct, kw_only=True):
     incident: IncidentId | None = None
     """The incident that isolated it."""
     resets: int = 0
+    gated: bool = False
+    """The node was told to refuse it, and has not confirmed yet that it lets work in again."""
     gate_tries: int = 0
     gate_verdict: str = ""
     """``passed``, ``failed`` or ``tool_failed``: what the newest gate run said."""
@@ -96,4 +98,4 @@ class Resource(Struct, kw_only=True):
 
     @property
     def allocatable(self) -> bool:
-        return self.state in USABLE and not self.holds
+        return self.state in USABLE and not self.holds and not self.gated

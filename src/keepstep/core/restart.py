@@ -15,11 +15,11 @@ def restart(incident: Incident, world: World, policy: Policy, now_s: float) -> D
     assert job.placement is not None and job.placement.generation == attempt.new_generation
     if incident.undiagnosed:
         return reopen(incident, "restart")
-    pending = world.launch_pending(incident.id)
+    pending = world.launch_pending(incident.id, attempt.new_generation)
     late = [node for node, order in pending.items() if order.overdue]
     if late:
         return _set_back(incident, f"no answer to the launch from {', '.join(late)}")
-    ordered = bool(pending or attempt.launched)
+    ordered = any(job.launchers[node].running == job.generation for node in job.placement.nodes)
     if not ordered:
         return _launch(incident, job)
     if any(node not in attempt.launched for node in job.placement.nodes):

@@ -26,21 +26,17 @@ def select(incident: Incident, world: World, policy: Policy, now_s: float) -> De
     job, attempt = world.job_of(incident), incident.attempt
     if incident.undiagnosed:
         return reopen(incident, "select")
-    if attempt.restore_chosen and not _refused(attempt):
-        if attempt.restore is None or set(attempt.verified_by) >= set(attempt.verify_asked):
+    if attempt.restore_chosen and not _refused(attempt) and not _reader_lost(job, attempt):
+        if not set(attempt.verified_by) >= set(attempt.verify_asked):
+            return _ask_again(incident, job, world)
+        if not outdated(job, attempt):
             return _on(incident)
-        if not _stuck(incident, world):
-            return None
-        return Decision(
-            stage="select",
-            subject=incident.id,
-            reason=f"the verification of {attempt.restore.key} is overdue; asking again",
-            intents=_verify(job, Candidate(restore=attempt.restore, readers=_again(job, attempt))),
-        )
     found = candidates(job, attempt)
     if found:
         return _propose(incident, job, found[0])
-    if _had_any(job, attempt) and not (policy.approvals.start_from_nothing or incident.granted):
+    if _had_any(job, attempt) and not (
+        policy.approvals.start_from_nothing or incident.granted is IncidentState.SELECTING
+    ):
         return _nothing_valid(incident, job)
     return Decision(
         stage="select",
@@ -51,6 +47,33 @@ def select(incident: Incident, world: World, policy: Policy, now_s: float) -> De
             MoveIncident(incident=incident.id, to=IncidentState.PLACING),
         ),
     )
+
+
+def _reader_lost(job: Job, attempt: Attempt) -> bool:
+    """Whether a node that is to verify its part is not heard any more."""
+    awaited = [job.launchers[node] for node in attempt.verify_asked if node not in attempt.verified_by]
+    return any(not launcher.reachable or launcher.left for launcher in awaited)
+
+
+def _ask_again(incident: Incident, job: Job, world: World) -> Decision | None:
+    attempt = incident.attempt
+    assert attempt.restore is not None
+    if not _stuck(incident, world):
+        return None
+    return Decision(
+        stage="select",
+        subject=incident.id,
+        reason=f"the verification of {attempt.restore.key} is overdue; asking again",
+        intents=_verify(job, Candidate(restore=attempt.restore, readers=_again(job, attempt))),
+    )
+
+
+def outdated(job: Job, attempt: Attempt) -> bool:
+    """Whether a newer state has turned up since the choice, or nobody who is heard holds the chosen one any more."""
+    chosen, found = attempt.restore, candidates(job, attempt)
+    if chosen is None:
+        return bool(found)
+    return all(c.restore.key != chosen.key for c in found) or found[0].restore.step > chosen.step
 
 
 def reopen(incident: Incident, stage: str) -> Decision:
@@ -64,7 +87,8 @@ def reopen(incident: Incident, stage: str) -> Decision:
 
 
 def _refused(attempt: Attempt) -> bool:
-    return attempt.restore is not None and attempt.restore.key in attempt.rejected
+    key = attempt.restore.key if attempt.restore is not None else None
+    return key in attempt.rejected or any((key, node) in attempt.unread for node in attempt.verify_asked)
 
 
 def _on(incident: Incident) -> Decision:
@@ -98,8 +122,9 @@ def _again(job: Job, attempt: Attempt) -> dict[NodeId, tuple[str, ...]]:
 def candidates(job: Job, attempt: Attempt) -> list[Candidate]:
     """Every complete state that was not refused, newest first; memory before disk at the same step."""
     alive = [x for x in job.launchers.values() if x.reachable and not x.left and x.inventory is not None]
-    found = _from_ram(alive) + _from_disk(alive)
-    refused = set(attempt.rejected) | set(job.invalid)
+    unread = dict.fromkeys(attempt.unread)
+    found = _from_ram(alive) + _from_disk(alive, job, unread)
+    refused = set(attempt.rejected) | set(job.invalid) | {key for key, _ in unread if key.startswith("ram:")}
     fresh = [c for c in found if c.restore.key not in refused]
     return sorted(fresh, key=lambda c: (-c.restore.step, c.restore.tier != "ram", -c.restore.generation))
 
@@ -148,11 +173,17 @@ def _cover(size: int, parts: list[tuple[Launcher, RamOffer]]) -> dict[NodeId, tu
     return None if left else readers
 
 
-def _from_disk(alive: list[Launcher]) -> list[Candidate]:
+def _from_disk(alive: list[Launcher], job: Job, unread: dict[tuple[str, NodeId], None]) -> list[Candidate]:
+    """What the nodes listed, and what was committed since they did: a spare's inventory is as old as its hello.
+
+    ``unread``: (key, node) that tried and could not; another node may.
+    """
     found: dict[str, Candidate] = {}
     for launcher in alive:
         assert launcher.inventory is not None
-        for offer in launcher.inventory.disk:
+        for offer in (*launcher.inventory.disk, *job.committed):
+            if offer.key in found or (offer.key, launcher.node) in unread:
+                continue
             restore = Restore(
                 step=offer.step,
                 tier="disk",
@@ -160,7 +191,7 @@ def _from_disk(alive: list[Launcher]) -> list[Candidate]:
                 generation=offer.generation,
                 world_size=offer.world_size,
             )
-            found.setdefault(offer.key, Candidate(restore=restore, readers={launcher.node: ()}))
+            found[offer.key] = Candidate(restore=restore, readers={launcher.node: ()})
     return list(found.values())
 
 

@@ -30,8 +30,10 @@ def judge(incident: Incident, job: Job, seen: list[Seen], policy: Policy, now_s:
     if not stalls:
         return None
     newest, stall = stalls[-1]
-    if any(step > stall.step for step, _ in incident.progress) or is_busy(incident, stall, policy):
+    if is_over(incident, newest) or is_busy(incident, stall, policy):
         return None
+    if not stall.stopped and _silent(job, policy, now_s):
+        return None  # the one they wait for may be the one that nobody hears
     # A stopped rank is a finding by itself: its stack is worth a moment, not a delay.
     wait_s = policy.hang.stack_wait_s if stall.stopped else policy.orders.timeout_s["CollectStacks"]
     if _awaited(incident, job) and now_s - newest.at_s < wait_s:
@@ -40,10 +42,25 @@ def judge(incident: Incident, job: Job, seen: list[Seen], policy: Policy, now_s:
     return _finding(job, newest, stacks, _blame(stall, stacks), now_s)
 
 
+def _silent(job: Job, policy: Policy, now_s: float) -> bool:
+    """Whether a node of the job is not heard, and not long enough for a verdict on it."""
+    placed = [job.launchers[node] for node in job.placement.nodes] if job.placement else []
+    return any(
+        not x.reachable and x.silent_since_s is not None and now_s - x.silent_since_s < policy.silence.presume_s
+        for x in placed
+    )
+
+
 def _awaited(incident: Incident, job: Job) -> list[str]:
     """Nodes whose look at their ranks is still to come."""
     placed = job.placement.nodes if job.placement else {}
     return [n for n in placed if n not in incident.attempt.stacks and job.launchers[n].reachable]
+
+
+def is_over(incident: Incident, stalled: Seen) -> bool:
+    """Whether a newer step was completed since. Steps of an older generation, which may have come further, do not count."""
+    assert isinstance(stalled.fact, f.JobStalled)
+    return any(step > stalled.fact.step and at_s >= stalled.at_s for step, at_s in incident.progress)
 
 
 def is_busy(incident: Incident, stall: f.JobStalled, policy: Policy) -> bool:

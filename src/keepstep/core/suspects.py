@@ -15,9 +15,9 @@ _SETTLE_S = 1.0
 
 def judge(incident: Incident, job: Job, seen: list[Seen], policy: Policy, now_s: float) -> Finding | None:
     """The best supported verdict, or None while the evidence does not carry one."""
-    lost = _lost_nodes(job, seen, policy, now_s)
+    lost = _lost_nodes(incident, job, seen, policy, now_s)
     if lost:
-        return _node_lost(job, lost, seen, now_s)
+        return _node_lost(incident, job, lost, seen, now_s)
     return (
         _signal(job, seen, now_s)
         or _rank_failed(job, seen, policy, now_s)
@@ -30,20 +30,24 @@ def judge(incident: Incident, job: Job, seen: list[Seen], policy: Policy, now_s:
 # ---- nodes
 
 
-def _lost_nodes(job: Job, seen: list[Seen], policy: Policy, now_s: float) -> dict[NodeId, str]:
+def _lost_nodes(incident: Incident, job: Job, seen: list[Seen], policy: Policy, now_s: float) -> dict[NodeId, str]:
     """Node -> why it is lost. Silence counts only with a witness, or with peers that stand still because of it."""
     if job.placement is None:
         return {}
+    known = incident.attempt.diagnosis.lost_nodes if condemned(incident) and incident.attempt.diagnosis else ()
+    left = [s.fact.node for s in seen if isinstance(s.fact, f.NodeLeft)]
     peers = any(isinstance(s.fact, f.JobStalled) or _is_victim(s.fact) for s in seen)
     lost = {}
     for node in job.placement.nodes:
         launcher = job.launchers[node]
-        if not launcher.running and not launcher.left:
+        if node in known or (not launcher.running and node not in left):
             continue
         if launcher.gone:
             lost[node] = launcher.gone
         elif launcher.replaces is not None:
             lost[node] = "its launcher was replaced by a new one"
+        elif launcher.emptied:
+            lost[node] = "its launcher fenced itself while it was not heard"
         elif not launcher.reachable and peers and _silent_s(launcher, now_s) >= policy.silence.presume_s:
             lost[node] = f"silent for {_silent_s(launcher, now_s):.1f} s and its peers stand still"
     return lost
@@ -57,7 +61,17 @@ def _is_victim(fact: f.Fact) -> bool:
     return isinstance(fact, f.RankExited) and fact.error is not None and fact.error.victim
 
 
-def _node_lost(job: Job, lost: dict[NodeId, str], seen: list[Seen], now_s: float) -> Finding:
+def condemned(incident: Incident) -> bool:
+    """The present generation is to be replaced anyway: that it stands still, or that nodes fall silent, is no news."""
+    return incident.attempt.diagnosis is not None and incident.attempt.new_generation == 0
+
+
+def is_echo(fact: f.Fact) -> bool:
+    """It only says that the job stands still, which is known once it has been diagnosed."""
+    return isinstance(fact, f.JobStalled) or _is_victim(fact)
+
+
+def _node_lost(incident: Incident, job: Job, lost: dict[NodeId, str], seen: list[Seen], now_s: float) -> Finding:
     names = ", ".join(lost)
     certain = all("silent for" not in why for why in lost.values())
     left = all(job.launchers[node].left for node in lost)
@@ -66,6 +80,8 @@ def _node_lost(job: Job, lost: dict[NodeId, str], seen: list[Seen], now_s: float
     key = f"node_lost:{names}"
     evidence = [Evidence(entry=s.entry, source="control plane", text=text) for s, text in _about_nodes(lost, seen)]
     evidence += [_victim_evidence(s) for s in seen if _is_victim(s.fact)]
+    if not evidence:
+        evidence = [Evidence(entry=e, source="control plane", text="seen before") for e in incident.symptoms[-1:]]
     diagnosis = Diagnosis(
         cause=cause,
         confidence=0.95 if certain else 0.75,
@@ -258,7 +274,7 @@ def _reason(fact: f.Fact) -> str:
 
 def _no_progress(incident: Incident, job: Job, policy: Policy, now_s: float) -> Finding | None:
     """The verification gave up: verify.py moved the incident back here without a symptom of its own."""
-    if incident.undiagnosed or not incident.setback:
+    if not incident.setback:
         return None
     key = "no_progress"
     diagnosis = Diagnosis(cause=Cause.UNKNOWN, confidence=0.3, summary=incident.setback, key=key)

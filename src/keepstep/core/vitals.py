@@ -48,6 +48,10 @@ class JobVitals(Struct, kw_only=True):
     """Grows with false alarms; every deadline is multiplied by it."""
     reported_step: int = -1
     reported_stall_step: int | None = None
+    apart_since_s: float | None = None
+    """Since when some ranks, and not all, are in job-control stop."""
+    whole_stop_s: float = -1e18
+    """When all ranks were last seen in job-control stop: standing still until then is not held against them."""
 
 
 class Vitals(Struct, kw_only=True):
@@ -63,6 +67,11 @@ class Vitals(Struct, kw_only=True):
         known = self.nodes.get((job, node))
         if known is not None and known.session == session:
             known.connected = False
+
+    def stood_still(self, lost_s: float, now_s: float) -> None:
+        """Whoever listens was stopped itself for so long (a suspended machine): that silence is nobody else's."""
+        for known in self.nodes.values():
+            known.heard_s = min(now_s, known.heard_s + lost_s)
 
     def beat(self, job: JobId, node: NodeId, now_s: float, generation: int, ranks: tuple[RankSample, ...]) -> None:
         """One beat of one launcher."""

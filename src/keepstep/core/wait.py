@@ -15,7 +15,7 @@ def wait(incident: Incident, world: World, policy: Policy, now_s: float) -> Deci
     job = world.job_of(incident)
     assert incident.resume_at is not None
     word = world.approvals.get(incident.id)
-    if word is not None and word.at_s >= incident.entered_s:
+    if word is not None and word.entry > incident.entered_entry:
         approved = word.fact
         granted, by = getattr(approved, "granted", False), getattr(approved, "by", "")
         if not granted:

@@ -46,6 +46,8 @@ class World(Struct, kw_only=True):
     lost_resources: dict[ResourceId, None] = field(default_factory=dict)
     order_queue: dict[str, deque[tuple[float, int]]] = field(default_factory=dict)
     """Intent kind -> (decided, number), oldest first: one time-out per kind makes this a heap for free."""
+    powering_off: dict[NodeId, int] = field(default_factory=dict)
+    """Node -> the order to power it off that has no answer yet."""
     approvals: dict[str, Seen] = field(default_factory=dict)
     """Subject -> the newest word of a person about it."""
     isolations: deque[tuple[float, ResourceId]] = field(default_factory=deque)
@@ -73,8 +75,11 @@ class World(Struct, kw_only=True):
         return [p for p in self.orders.values() if getattr(p.intent, "resource", None) == resource]
 
     def node_usable(self, node: NodeId) -> bool:
+        """In service, held by nobody, and not about to lose its power: such an order cannot be taken back."""
         resource = self.resources.get(node_resource(node))
-        return resource is not None and resource.allocatable
+        if resource is None or not resource.allocatable:
+            return False
+        return node not in self.powering_off
 
     def free_slots(self, launcher: Launcher) -> list[int]:
         """Slots of a launcher's node that may take work."""
@@ -85,11 +90,15 @@ class World(Struct, kw_only=True):
                 slots.append(slot)
         return slots
 
-    def fence_pending(self, incident: IncidentId) -> dict[NodeId, Pending]:
-        return {p.intent.node: p for p in self.pending_for(incident) if isinstance(p.intent, Fence)}
+    def fence_pending(self, incident: IncidentId, generation: int) -> dict[NodeId, Pending]:
+        """Unanswered fences of a generation; those of an earlier attempt that never were answered do not count."""
+        found = self.pending_for(incident)
+        return {p.intent.node: p for p in found if isinstance(p.intent, Fence) and p.intent.generation == generation}
 
-    def launch_pending(self, incident: IncidentId) -> dict[NodeId, Pending]:
-        return {p.intent.node: p for p in self.pending_for(incident) if isinstance(p.intent, Launch)}
+    def launch_pending(self, incident: IncidentId, generation: int) -> dict[NodeId, Pending]:
+        """Unanswered launches of a generation."""
+        found = self.pending_for(incident)
+        return {p.intent.node: p for p in found if isinstance(p.intent, Launch) and p.intent.generation == generation}
 
 
 def live(job: Job) -> bool:

@@ -27,6 +27,8 @@ class Hello(Struct, frozen=True, kw_only=True, tag=True):
     job: JobId | None = None
     node: NodeId | None = None
     session: Session | None = None
+    run: str = ""
+    """Of launchers and fronts: the call of ``keepstep run`` that they belong to, see core.facts.JobSubmitted."""
 
 
 class Welcome(Struct, frozen=True, kw_only=True, tag=True):

@@ -1,0 +1,1 @@
+"""What Keepstep costs a healthy step."""

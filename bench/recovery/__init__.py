@@ -1,0 +1,1 @@
+"""Recovery beside other systems: one job, one fault per run, everything measured from the job's own step log."""

@@ -1,0 +1,1 @@
+"""Adapters that keep everything in this process: for tests and the simulator."""

@@ -1,0 +1,57 @@
+"""The hash chain of a journal. Owns what an entry's hash covers; every journal adapter uses it, none has its own.
+
+hash = blake2b-256(previous hash, sequence number, time, msgpack of the record). Maps are written in their insertion
+order and never sorted: in a placement the order of the nodes *is* the group rank, and a replay must see it again.
+"""
+
+import hashlib
+import struct
+
+import msgspec
+
+from keepstep.core.decision import Entry, Record
+
+GENESIS = bytes(32)
+"""What the first entry's ``prev`` is."""
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(Record)
+
+
+class JournalCorrupt(Exception):
+    """The chain is broken. ``seq`` is the first bad entry."""
+
+    def __init__(self, seq: int, what: str, where: str) -> None:
+        self.seq = seq
+        super().__init__(
+            f"entry {seq} of {where} {what}; entries before it are sound. Put a copy of the journal back, or move "
+            "this one away and start with an empty one: running jobs are found again when their launchers reconnect."
+        )
+
+
+class JournalUnavailable(Exception):
+    """The journal's medium fails (disk full, I/O error). Nothing of the call was kept; it can be tried again."""
+
+
+class JournalSchemaNewer(Exception):
+    """The journal was written by a newer Keepstep."""
+
+
+def body_of(record: Record) -> bytes:
+    return _encoder.encode(record)
+
+
+def digest(prev: bytes, seq: int, at_s: float, body: bytes) -> bytes:
+    """32 bytes."""
+    return hashlib.blake2b(prev + struct.pack(">Qd", seq, at_s) + body, digest_size=32).digest()
+
+
+def entry_of(seq: int, at_s: float, body: bytes, prev: bytes, stored: bytes) -> Entry:
+    """Raises ValueError where the stored hash is not that of the content, or the content is no record."""
+    if digest(prev, seq, at_s, body) != stored:
+        raise ValueError("does not match its hash: it was edited or damaged")
+    try:
+        record = _decoder.decode(body)
+    except msgspec.DecodeError as error:
+        raise ValueError(f"is no record that this version knows ({error})") from error
+    return Entry(seq=seq, at_s=at_s, record=record, prev=prev.hex(), hash=stored.hex())

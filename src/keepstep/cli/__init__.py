@@ -1,0 +1,1 @@
+"""The command line: thin commands over the server's read side and its wire. Decides nothing."""

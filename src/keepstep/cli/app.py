@@ -1,0 +1,75 @@
+"""The command table. Owns which commands there are; every command imports what it needs only when it runs."""
+
+import importlib
+import importlib.util
+import sys
+from collections.abc import Iterable
+from typing import Any
+
+import typer
+
+from keepstep.cli.control import approve, deny, hold, stop, unhold
+from keepstep.cli.incidents import incident, incidents
+from keepstep.cli.jobs import jobs, resources
+from keepstep.cli.journal import journal
+from keepstep.cli.report import report
+from keepstep.cli.run import run
+from keepstep.cli.server import server
+
+LATE = {"demo": "keepstep.cli.demo:demo", "sim": "keepstep.cli.sim:sim"}
+"""Commands whose modules are imported only when they are asked for, or listed."""
+
+app = typer.Typer(
+    name="keepstep",
+    help="Keeps training runs in step through every failure.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.command("run", context_settings={"allow_interspersed_args": False})(run)
+app.command("server")(server)
+app.command("jobs")(jobs)
+app.command("resources")(resources)
+app.command("incidents")(incidents)
+app.add_typer(incident, name="incident")
+app.command("report")(report)
+app.add_typer(journal, name="journal")
+app.command("stop")(stop)
+app.command("hold")(hold)
+app.command("unhold")(unhold)
+app.command("approve")(approve)
+app.command("deny")(deny)
+
+
+@app.callback(invoke_without_command=True)
+def root(version: bool = typer.Option(False, "--version", help="Print the version and leave.")) -> None:
+    """Keeps training runs in step through every failure."""
+    if version:
+        from keepstep import __version__
+
+        typer.echo(f"keepstep {__version__}")
+        raise typer.Exit
+
+
+def add_late(names: Iterable[str]) -> None:
+    """Register late commands, as far as they are installed."""
+    for name in names:
+        module, _, attribute = LATE[name].partition(":")
+        if importlib.util.find_spec(module) is None:
+            continue
+        target: Any = getattr(importlib.import_module(module), attribute)
+        if isinstance(target, typer.Typer):
+            app.add_typer(target, name=name)
+        else:
+            app.command(name)(target)
+
+
+def main() -> None:
+    """Entry point of the ``keepstep`` script."""
+    asked = next((word for word in sys.argv[1:] if not word.startswith("-")), None)
+    add_late(LATE if asked is None else [asked] if asked in LATE else ())
+    app(prog_name="keepstep")
+
+
+if __name__ == "__main__":
+    main()

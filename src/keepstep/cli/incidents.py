@@ -1,0 +1,153 @@
+"""``keepstep incidents`` and ``keepstep incident show``. Owns their tables; all content comes from the read side."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from keepstep.cli.terminal import JsonOption, StateDirOption, moment, print_json, seconds, step
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from keepstep.server.views import ActionView, AttemptView, IncidentReport, OrderView
+
+incident = typer.Typer(help="One incident, from evidence to verdict.", no_args_is_help=True)
+
+
+def incidents(
+    job: Annotated[str | None, typer.Option(help="Of this job only.", show_default=False)] = None,
+    starts: Annotated[bool, typer.Option("--starts", help="Also the first start of each job.")] = False,
+    state_dir: StateDirOption = None,
+    json: JsonOption = False,
+) -> None:
+    """List incidents: cause, what was restored, what it cost."""
+    from keepstep.cli.reading import ask
+    from keepstep.cli.tables import show, table
+    from keepstep.server.views import Incidents
+
+    found = ask(state_dir, "incidents", Incidents, job=job, starts=starts)
+    if json:
+        print_json(found)
+        return
+    columns = ("incident", "job", "state", "cause", "what", "lost", "took")
+    made = table(*columns, flexible=("job", "what"))
+    for line in found.incidents:
+        made.add_row(
+            line.id,
+            line.job,
+            line.state,
+            line.cause or "–",
+            line.summary.partition(" (")[0] or ("first start" if line.kind == "start" else "–"),
+            step(line.lost_steps),
+            seconds(line.downtime_s),
+        )
+    show(made, "no incident")
+
+
+@incident.command("show")
+def show_incident(
+    id: Annotated[str, typer.Argument(metavar="ID", help="As `keepstep incidents` lists it.", show_default=False)],
+    state_dir: StateDirOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Show one incident: cause, evidence, what was done and why, what it cost."""
+    from keepstep.cli.reading import ask
+    from keepstep.cli.tables import show_all
+    from keepstep.server.views import IncidentReport
+
+    found = ask(state_dir, "incident", IncidentReport, id=id)
+    if json:
+        print_json(found)
+        return
+    show_all(*render(found))
+
+
+def render(report: "IncidentReport") -> list["RenderableType"]:
+    """The whole report of an incident, for a console."""
+    parts = _head(report)
+    for number, attempt in enumerate(report.attempts, start=1):
+        if attempt.cause or attempt.new_generation:
+            parts += _attempt(number, len(report.attempts), attempt)
+    return parts + _actions(report) + _stages(report)
+
+
+def _head(report: "IncidentReport") -> list["RenderableType"]:
+    from rich.text import Text
+
+    line = report.incident
+    what = "start of" if line.kind == "start" else "fault in"
+    took = f" · {seconds(line.downtime_s)} down · {line.lost_steps} steps lost" if line.closed_s is not None else ""
+    parts: list[RenderableType] = [
+        Text(f"{line.id} · {what} job {line.job} · {line.state}{took}", style="bold"),
+        Text(
+            f"opened {moment(line.opened_s)}, closed {moment(line.closed_s)}, job was at step {step(line.step_before)}"
+        ),
+    ]
+    if line.verdict:
+        parts.append(Text(f"verdict: {line.verdict} (verified at step {step(report.verified_step)})"))
+    if line.waits_for:
+        parts.append(
+            Text(f"waits for {line.waits_for}; answer: keepstep approve {line.id}, or keepstep deny {line.id}")
+        )
+    return parts
+
+
+def _attempt(number: int, of: int, attempt: "AttemptView") -> list["RenderableType"]:
+    from rich.padding import Padding
+    from rich.text import Text
+
+    title = f"attempt {number} of {of}" if of > 1 else "diagnosis"
+    lines: list[str] = []
+    if attempt.cause:
+        lines.append(f"cause: {attempt.cause} ({attempt.confidence:.0%} sure): {attempt.summary}")
+    if attempt.resources:
+        lines.append(f"resource: {', '.join(attempt.resources)}")
+    if attempt.lost_nodes:
+        lines.append(f"lost: {', '.join(attempt.lost_nodes)}")
+    if attempt.culprits:
+        lines.append(f"ranks at fault: {', '.join(map(str, attempt.culprits))}")
+    for supports, heading in ((True, "evidence for"), (False, "evidence against")):
+        lines += [
+            f"{heading}: {e.text} ({e.source}, entry {e.entry})" for e in attempt.evidence if e.supports is supports
+        ]
+    if attempt.fenced:
+        lines.append("fenced: " + ", ".join(f"{node} ({proof})" for node, proof in attempt.fenced.items()))
+    lines += [f"passed over: {key}, did not verify" for key in attempt.rejected]
+    if attempt.new_generation:
+        lines.append(_restored(attempt))
+    return [Text(f"\n{title}", style="bold"), *(Padding(Text(text), (0, 0, 0, 2)) for text in lines)]
+
+
+def _restored(attempt: "AttemptView") -> str:
+    source = f"step {attempt.restore_step} from {attempt.restore_tier}" if attempt.restore_tier else "nothing (step 0)"
+    key = f" ({attempt.restore_key})" if attempt.restore_key else ""
+    how = f"{attempt.warm_nodes} warm" + (f", {attempt.cold_nodes} cold" if attempt.cold_nodes else "")
+    return f"generation {attempt.new_generation} started from {source}{key}; nodes: {how}"
+
+
+def _actions(report: "IncidentReport") -> list["RenderableType"]:
+    from rich.text import Text
+
+    from keepstep.cli.tables import table
+
+    made = table("after", "stage", "why", "orders", flexible=("why", "orders"))
+    for action in report.actions:
+        made.add_row(seconds(action.after_s), action.stage, action.reason, _orders(action))
+    return [Text("\nwhat was done, and why", style="bold"), made]
+
+
+def _orders(action: "ActionView") -> str:
+    return "\n".join(_order(order) for order in action.orders)
+
+
+def _order(order: "OrderView") -> str:
+    answer = f"{order.answer}, {seconds(order.took_s)}" if order.answer else "open"
+    where = f" {order.node}" if order.node else ""
+    return f"#{order.number} {order.kind}{where}: {answer}"
+
+
+def _stages(report: "IncidentReport") -> list["RenderableType"]:
+    from rich.text import Text
+
+    spent = " · ".join(f"{stage.stage} {seconds(stage.seconds)}" for stage in report.stages)
+    return [Text("time per stage", style="bold"), Text(f"  {spent or '–'}")]

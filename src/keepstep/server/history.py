@@ -1,0 +1,104 @@
+"""What the journal says beyond the World: who decided what, when, why, and how each order was answered.
+
+A projection, filled entry by entry, by the live server and by a reader of a journal file alike. Owns nothing that
+decisions are made from.
+"""
+
+from dataclasses import dataclass, field
+
+from keepstep.core.decision import Decision, Entry, Open
+from keepstep.core.engine import replay as core_replay
+from keepstep.core.facts import Answered, Failed, NodeJoined, Outcome
+from keepstep.core.ids import IncidentId, JobId, NodeId, Session
+from keepstep.core.intents import Intent
+from keepstep.core.world import World
+from keepstep.ports import Journal
+
+
+@dataclass
+class OrderRecord:
+    """One order, from the decision to its answer."""
+
+    number: int
+    intent: Intent
+    decided_s: float
+    answered_s: float | None = None
+    outcome: Outcome | None = None
+
+    @property
+    def failed(self) -> str:
+        """Why it failed; empty while it is open or where it did not fail."""
+        return self.outcome.reason if isinstance(self.outcome, Failed) else ""
+
+
+@dataclass
+class Step:
+    """One decision about an incident."""
+
+    entry: int
+    at_s: float
+    stage: str
+    reason: str
+    orders: tuple[int, ...]
+
+
+@dataclass
+class History:
+    steps: dict[str, list[Step]] = field(default_factory=dict)
+    """Subject of the decisions (an incident, a job, a resource) -> decisions, oldest first."""
+    orders: dict[int, OrderRecord] = field(default_factory=dict)
+    sessions: dict[tuple[JobId, NodeId], list[Session]] = field(default_factory=dict)
+    """Launcher sessions of a node, oldest first; only the last one may speak for it."""
+    processes: dict[Session, tuple[str, int, int]] = field(default_factory=dict)
+    """Launcher session -> (boot id, pid, start time of the process)."""
+    last_s: float = 0.0
+
+    def note(self, entry: Entry) -> None:
+        self.last_s = max(self.last_s, entry.at_s)
+        match entry.record:
+            case Decision():
+                self._note_decision(entry, entry.record)
+            case Answered(intent=number, outcome=outcome):
+                order = self.orders.get(number)
+                if order is not None and order.answered_s is None:
+                    order.answered_s, order.outcome = entry.at_s, outcome
+            case NodeJoined(job=job, node=node, session=session) as joined:
+                self.processes[session] = (joined.boot_id, joined.pid, joined.pid_start)
+                known = self.sessions.setdefault((job, node), [])
+                if session not in known:
+                    known.append(session)
+            case _:
+                pass
+
+    def _note_decision(self, entry: Entry, decision: Decision) -> None:
+        numbers = range(decision.first_order, decision.first_order + len(decision.intents))
+        for number, intent in zip(numbers, decision.intents, strict=True):
+            self.orders[number] = OrderRecord(number, intent, entry.at_s)
+        step = Step(entry.seq, entry.at_s, decision.stage, decision.reason, tuple(numbers))
+        subjects = {decision.subject: None} | {c.incident: None for c in decision.changes if isinstance(c, Open)}
+        for subject in subjects:
+            self.steps.setdefault(subject, []).append(step)
+
+    def of_incident(self, incident: IncidentId) -> list[Step]:
+        return self.steps.get(incident, [])
+
+
+@dataclass
+class Books:
+    """The World and its History, kept in step."""
+
+    world: World = field(default_factory=World)
+    history: History = field(default_factory=History)
+
+    def enter(self, entry: Entry) -> None:
+        """Take one entry that is in the journal: a fact is folded, a decision applied, nothing is decided again."""
+        core_replay(self.world, entry.record, entry.at_s)
+        self.history.note(entry)
+
+
+def replay(journal: Journal) -> Books:
+    """The state of affairs after the last entry."""
+    books = Books()
+    for entry in journal.read():
+        books.enter(entry)
+    return books

@@ -1,0 +1,99 @@
+"""The report: what faults cost and how long recovery took, over the incidents of jobs. Pure arithmetic on the World."""
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from keepstep.core.incident import Incident, IncidentState
+from keepstep.core.job import Job
+from keepstep.core.world import World
+from keepstep.server import views
+
+
+def report(world: World, jobs: Sequence[Job], now_s: float) -> views.Report:
+    faults = {job.id: _faults(world, job) for job in jobs}
+    return views.Report(
+        jobs=tuple(_job_report(job, faults[job.id], now_s) for job in jobs),
+        stages=_spreads(incident for found in faults.values() for incident in found),
+    )
+
+
+def _faults(world: World, job: Job) -> list[Incident]:
+    return [incident for incident in world.incidents.values() if incident.job == job.id and incident.kind == "fault"]
+
+
+def _job_report(job: Job, faults: list[Incident], now_s: float) -> views.JobReport:
+    end_s = job.finished_s if job.finished_s is not None else now_s
+    downtime_s = sum(_downtime_s(incident, end_s) for incident in faults)
+    redone_s = sum(incident.lost_steps * (incident.step_time_before_s or 0.0) for incident in faults)
+    goodput = None
+    if job.running_since_s is not None and end_s > job.running_since_s:
+        spent_s = end_s - job.running_since_s
+        goodput = max(0.0, (spent_s - downtime_s - redone_s) / spent_s)
+    return views.JobReport(
+        job=job.id,
+        state=job.state.value,
+        elapsed_s=end_s - job.submitted_s,
+        goodput=goodput,
+        downtime_s=downtime_s,
+        lost_steps=sum(incident.lost_steps for incident in faults),
+        redone_s=redone_s,
+        faults=len(faults),
+        by_cause=dict(Counter(_cause(incident) for incident in faults)),
+        by_verdict=dict(Counter(incident.state.value for incident in faults)),
+        restored_from=dict(Counter(tier for incident in faults if (tier := _tier(incident)))),
+        stages=_spreads(faults),
+    )
+
+
+def _downtime_s(incident: Incident, end_s: float) -> float:
+    if incident.state is IncidentState.NO_FAULT:
+        return 0.0
+    return incident.downtime_s if incident.state is IncidentState.RECOVERED else _until(incident, end_s)
+
+
+def _until(incident: Incident, end_s: float) -> float:
+    """An incident that did not end in a recovery cost all the time until it was closed, or until now."""
+    return max(0.0, (incident.closed_s if incident.closed_s is not None else end_s) - incident.opened_s)
+
+
+def _cause(incident: Incident) -> str:
+    diagnosed = [attempt.diagnosis for attempt in incident.attempts if attempt.diagnosis is not None]
+    return diagnosed[-1].cause.value if diagnosed else "undiagnosed"
+
+
+def _tier(incident: Incident) -> str:
+    """Where the generation that lives was restored from; empty where none was started."""
+    started = [attempt for attempt in incident.attempts if attempt.new_generation]
+    if not started or incident.state is not IncidentState.RECOVERED:
+        return ""
+    restore = started[-1].restore
+    return restore.tier if restore is not None else "nothing"
+
+
+def _spreads(incidents: Iterable[Incident]) -> tuple[views.StageSpread, ...]:
+    """Recovered incidents only: the others have no recovery time."""
+    samples: dict[str, list[float]] = {}
+    for incident in incidents:
+        if incident.state is not IncidentState.RECOVERED:
+            continue
+        for stage, seconds in incident.stage_s.items():
+            samples.setdefault(stage, []).append(seconds)
+        samples.setdefault("all", []).append(incident.downtime_s)
+    order = [state.value for state in IncidentState] + ["all"]
+    return tuple(
+        views.StageSpread(
+            stage=stage,
+            count=len(samples[stage]),
+            p50_s=percentile(samples[stage], 0.50),
+            p95_s=percentile(samples[stage], 0.95),
+        )
+        for stage in order
+        if stage in samples
+    )
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """Nearest rank: always one of the values."""
+    ordered = sorted(values)
+    return ordered[max(0, math.ceil(share * len(ordered)) - 1)]

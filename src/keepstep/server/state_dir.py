@@ -1,0 +1,122 @@
+"""The state directory: which files are in it, its token, its lock, and its address. Must not open the journal."""
+
+import fcntl
+import hashlib
+import os
+import secrets
+from dataclasses import dataclass
+from pathlib import Path
+
+SOCKET_PATH_LIMIT_BYTES = 107
+"""Longest path that the kernel takes for a unix socket."""
+
+
+class StateDirInUse(RuntimeError):
+    """Another server holds the state directory."""
+
+
+def default_state_dir() -> Path:
+    """``$KEEPSTEP_STATE_DIR``, else ``$XDG_STATE_HOME/keepstep``, else ``~/.local/state/keepstep``."""
+    explicit = os.environ.get("KEEPSTEP_STATE_DIR")
+    if explicit:
+        return Path(explicit)
+    base = os.environ.get("XDG_STATE_HOME")
+    return (Path(base) if base else Path.home() / ".local" / "state") / "keepstep"
+
+
+@dataclass(frozen=True)
+class StateDir:
+    """Paths of one state directory. ``create`` must have run before a server or a client uses them."""
+
+    path: Path
+
+    @property
+    def journal(self) -> Path:
+        return self.path / "journal.db"
+
+    @property
+    def token_file(self) -> Path:
+        return self.path / "token"
+
+    @property
+    def address_file(self) -> Path:
+        """Where the server writes the address it listens on, once it does."""
+        return self.path / "server.address"
+
+    @property
+    def lock_file(self) -> Path:
+        return self.path / "server.lock"
+
+    @property
+    def log(self) -> Path:
+        return self.path / "server.log"
+
+    @property
+    def repairs(self) -> Path:
+        return self.path / "repairs.jsonl"
+
+    def create(self) -> None:
+        """Make the directory, private to its owner. Raises ValueError where that is impossible."""
+        try:
+            self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        except OSError as error:
+            raise ValueError(
+                f"cannot make the state directory {self.path}: {error.strerror}; choose --state-dir"
+            ) from error
+
+    def default_address(self) -> str:
+        """``unix:`` and a path: in the directory, or a short stand-in where that path is too long for a socket."""
+        inside = self.path.resolve() / "server.sock"
+        if len(os.fsencode(inside)) <= SOCKET_PATH_LIMIT_BYTES:
+            return f"unix:{inside}"
+        name = hashlib.blake2b(os.fsencode(inside), digest_size=12).hexdigest()
+        return f"unix:/tmp/keepstep-{os.getuid()}/{name}.sock"
+
+    def address(self) -> str | None:
+        """What the running (or the last) server listens on; None before the first."""
+        try:
+            return self.address_file.read_text().strip() or None
+        except FileNotFoundError:
+            return None
+
+    def publish_address(self, address: str) -> None:
+        """Replace the address file in one step, so that no reader sees half of it."""
+        draft = self.address_file.with_name(f"server.address.{os.getpid()}")
+        draft.write_text(address + "\n")
+        draft.replace(self.address_file)
+
+    def token(self) -> str:
+        """The shared secret; made on first use, readable by the owner only."""
+        if not self.token_file.exists():
+            self._make_token()
+        return self.token_file.read_text().strip()
+
+    def _make_token(self) -> None:
+        draft = self.path / f".token.{os.getpid()}.{secrets.token_hex(4)}"
+        fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(fd, "w") as file:
+            file.write(secrets.token_hex(32) + "\n")
+        try:
+            os.link(draft, self.token_file)
+        except FileExistsError:
+            pass  # another process made it first; its token is the token
+        finally:
+            draft.unlink()
+
+
+class ServerLock:
+    """Held for the life of a server. Released by the kernel however the server ends."""
+
+    def __init__(self, state: StateDir) -> None:
+        self._fd = os.open(state.lock_file, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.pread(self._fd, 32, 0).decode(errors="replace").strip()
+            os.close(self._fd)
+            raise StateDirInUse(holder) from None
+        os.ftruncate(self._fd, 0)
+        os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)
+
+    def release(self) -> None:
+        os.close(self._fd)

@@ -1,0 +1,357 @@
+"""The contract of ports.Journal, run against every adapter of it; and what only the file-backed one can be asked."""
+
+import itertools
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from keepstep.adapters.memory.chain import JournalCorrupt, JournalSchemaNewer, JournalUnavailable
+from keepstep.adapters.memory.journal import MemoryJournal
+from keepstep.adapters.sqlite.journal import MIGRATIONS, SCHEMA, SqliteJournal
+from keepstep.core.decision import Decision, MoveJob, Place, Record
+from keepstep.core.facts import Answered, Done, Elasticity, JobSpec, JobSubmitted, RankExited
+from keepstep.core.ids import IncidentId, JobId, NodeId, Session
+from keepstep.core.intents import Notify, RankPlace
+from keepstep.core.job import JobState, Placement
+from keepstep.ports import Journal
+
+Make = Callable[[], Journal]
+
+SUBMITTED = JobSubmitted(
+    job=JobId("j"),
+    spec=JobSpec(argv=("train.py", "--lr", "1e-3"), nproc_per_node=2, elasticity=Elasticity(min_nodes=1, max_nodes=2)),
+)
+EXITED = RankExited(
+    job=JobId("j"), node=NodeId("n0"), session=Session("s"), generation=3, rank=1, slot=1, signal=9, step=41
+)
+DECIDED = Decision(
+    stage="restart",
+    subject="j",
+    reason="because",
+    changes=(
+        MoveJob(job=JobId("j"), to=JobState.STARTING),
+        Place(
+            incident=IncidentId("i1"),
+            job=JobId("j"),
+            placement=Placement(
+                generation=4,
+                world_size=2,
+                nodes={
+                    NodeId("n10"): (RankPlace(rank=0, local_rank=0, slot=0),),
+                    NodeId("n2"): (RankPlace(rank=1, local_rank=0, slot=0),),
+                },
+            ),
+            store_node=None,
+        ),
+    ),
+    intents=(Notify(subject="j", level="info", message="m"),),
+    first_order=7,
+)
+RECORDS: list[Record] = [SUBMITTED, EXITED, DECIDED, Answered(intent=7, outcome=Done())]
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def make(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Make]:
+    """Opens the same journal each time it is called."""
+    opened: list[Journal] = []
+    memory = MemoryJournal()
+
+    def open_it() -> Journal:
+        opened.append(memory if request.param == "memory" else SqliteJournal(tmp_path / "journal.db"))
+        return opened[-1]
+
+    yield open_it
+    for journal in opened:
+        journal.close()
+
+
+def test_what_was_appended_is_read_back_in_order(make: Make) -> None:
+    journal = make()
+    first = journal.append(1.5, RECORDS[:2])
+    second = journal.append(2.5, RECORDS[2:])
+    assert list(journal.read()) == first + second
+    assert [entry.record for entry in journal.read()] == RECORDS
+    assert [entry.seq for entry in journal.read()] == [1, 2, 3, 4]
+    assert [entry.at_s for entry in journal.read()] == [1.5, 1.5, 2.5, 2.5]
+
+
+def test_order_of_nodes_in_a_placement_is_kept(make: Make) -> None:
+    journal = make()
+    journal.append(0.0, [DECIDED])
+    (entry,) = journal.read()
+    assert isinstance(entry.record, Decision)
+    place = entry.record.changes[1]
+    assert isinstance(place, Place)
+    assert list(place.placement.nodes) == ["n10", "n2"]
+
+
+def test_entries_are_chained(make: Make) -> None:
+    journal = make()
+    entries = journal.append(0.0, RECORDS)
+    for before, after in itertools.pairwise(entries):
+        assert after.prev == before.hash
+    assert len({entry.hash for entry in entries}) == len(entries)
+
+
+def test_equal_records_at_other_places_have_other_hashes(make: Make) -> None:
+    journal = make()
+    one, two = journal.append(0.0, [EXITED, EXITED])
+    assert one.hash != two.hash
+
+
+def test_read_after(make: Make) -> None:
+    journal = make()
+    entries = journal.append(0.0, RECORDS)
+    assert list(journal.read(after=2)) == entries[2:]
+    assert list(journal.read(after=4)) == []
+
+
+def test_verify_counts_entries(make: Make) -> None:
+    journal = make()
+    assert journal.verify() == 0
+    journal.append(0.0, RECORDS)
+    assert journal.verify() == 4
+
+
+def test_nothing_appended_is_nothing_written(make: Make) -> None:
+    journal = make()
+    assert journal.append(0.0, []) == []
+    assert journal.verify() == 0
+
+
+def test_open_again_goes_on_with_the_chain(make: Make) -> None:
+    first = make().append(0.0, RECORDS[:2])
+    journal = make()
+    (third,) = journal.append(1.0, RECORDS[2:3])
+    assert third.seq == 3
+    assert third.prev == first[1].hash
+    assert journal.verify() == 3
+
+
+def test_received_reports_are_remembered_per_session(make: Make) -> None:
+    journal = make()
+    a, b = Session("a"), Session("b")
+    journal.append(0.0, RECORDS[:3], [(a, 1), (b, 7), None])
+    journal.append(0.0, RECORDS[3:], [(a, 2)])
+    assert journal.received() == {a: 2, b: 7}
+    assert make().received() == {a: 2, b: 7}
+
+
+def test_a_long_journal_is_read_whole(make: Make) -> None:
+    journal = make()
+    for _ in range(3):
+        journal.append(0.0, [EXITED] * 400)
+    assert [entry.seq for entry in journal.read()] == list(range(1, 1201))
+
+
+# ---- the file
+
+
+def edit(path: Path, statement: str, *values: object) -> None:
+    """Change a journal behind its triggers, as an intruder or a bad disk would."""
+    db = sqlite3.connect(path)
+    db.execute("DROP TRIGGER entries_keep")
+    db.execute("DROP TRIGGER entries_fix")
+    db.execute(statement, values)
+    db.commit()
+    db.close()
+
+
+def journal_of(path: Path, count: int = 5) -> None:
+    journal = SqliteJournal(path)
+    journal.append(1.0, [EXITED] * count)
+    journal.close()
+
+
+@pytest.mark.parametrize(
+    ("statement", "bad"),
+    [
+        ("UPDATE entries SET body = CAST(replace(body, 'n0', 'n1') AS BLOB) WHERE seq = 3", 3),
+        ("UPDATE entries SET body = CAST(substr(body, 1, 20) AS BLOB) WHERE seq = 2", 2),
+        ("UPDATE entries SET at_s = 2.0 WHERE seq = 4", 4),
+        ("UPDATE entries SET hash = zeroblob(32) WHERE seq = 5", 5),
+        ("UPDATE entries SET prev = zeroblob(32) WHERE seq = 2", 2),
+        ("DELETE FROM entries WHERE seq = 1", 1),
+        ("DELETE FROM entries WHERE seq = 3", 3),
+        ("UPDATE entries SET seq = 9 WHERE seq = 5", 5),
+    ],
+)
+def test_the_first_bad_entry_is_named(tmp_path: Path, statement: str, bad: int) -> None:
+    path = tmp_path / "journal.db"
+    journal_of(path)
+    edit(path, statement)
+    journal = SqliteJournal(path)
+    with pytest.raises(JournalCorrupt, match=f"entry {bad} of .*journal.db") as caught:
+        journal.verify()
+    assert caught.value.seq == bad
+    journal.close()
+
+
+def test_a_rewritten_entry_with_a_matching_hash_breaks_the_next_link(tmp_path: Path) -> None:
+    path, other = tmp_path / "journal.db", tmp_path / "other.db"
+    journal_of(path)
+    forged = SqliteJournal(other)
+    forged.append(9.0, [EXITED] * 2)
+    forged.close()
+    db = sqlite3.connect(other)
+    body, hashed = db.execute("SELECT body, hash FROM entries WHERE seq = 1").fetchone()
+    db.close()
+    edit(path, "UPDATE entries SET at_s = 9.0, body = ?, hash = ? WHERE seq = 1", body, hashed)
+    journal = SqliteJournal(path)
+    with pytest.raises(JournalCorrupt, match="entry 2"):
+        journal.verify()
+    journal.close()
+
+
+def test_rows_cannot_be_changed_or_removed(tmp_path: Path) -> None:
+    path = tmp_path / "journal.db"
+    journal_of(path)
+    db = sqlite3.connect(path)
+    for statement in ("UPDATE entries SET at_s = 0", "DELETE FROM entries", "DELETE FROM entries WHERE seq = 5"):
+        with pytest.raises(sqlite3.IntegrityError, match="only grows"):
+            db.execute(statement)
+    db.close()
+
+
+def test_a_file_of_garbage_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "journal.db"
+    path.write_bytes(os.urandom(8192))
+    with pytest.raises(JournalCorrupt, match="cannot be read"):
+        SqliteJournal(path)
+
+
+def test_an_overwritten_page_is_found(tmp_path: Path) -> None:
+    path = tmp_path / "journal.db"
+    journal_of(path, 500)
+    size = path.stat().st_size
+    with path.open("r+b") as file:
+        file.seek(size // 2 // 4096 * 4096)
+        file.write(b"\xff" * 4096)
+    journal = SqliteJournal(path)
+    with pytest.raises(JournalCorrupt):
+        journal.verify()
+    journal.close()
+
+
+def test_an_older_schema_is_migrated_and_its_chain_kept(tmp_path: Path) -> None:
+    path = tmp_path / "journal.db"
+    journal_of(path)
+    rows = sqlite3.connect(path)
+    kept = rows.execute("SELECT seq, at_s, body, prev, hash FROM entries").fetchall()
+    rows.close()
+    old = tmp_path / "old.db"
+    db = sqlite3.connect(old)
+    db.execute("CREATE TABLE schema_version (version INTEGER PRIMARY KEY, at_s REAL NOT NULL) STRICT")
+    for statement in MIGRATIONS[0]:
+        db.execute(statement)
+    db.execute("INSERT INTO schema_version VALUES (1, 0)")
+    db.executemany("INSERT INTO entries VALUES (?, ?, ?, ?, ?)", kept)
+    db.commit()
+    db.close()
+
+    reader = SqliteJournal(old, read_only=True)  # a report on an old journal, without changing it
+    assert reader.verify() == 5
+    reader.close()
+    journal = SqliteJournal(old)
+    journal.append(2.0, [EXITED], [(Session("s"), 4)])
+    assert journal.verify() == 6
+    assert journal.received() == {Session("s"): 4}
+    journal.close()
+    db = sqlite3.connect(old)
+    assert db.execute("SELECT max(version) FROM schema_version").fetchone() == (SCHEMA,)
+    db.close()
+
+
+@pytest.mark.parametrize("read_only", [False, True])
+def test_a_newer_schema_is_refused(tmp_path: Path, read_only: bool) -> None:
+    path = tmp_path / "journal.db"
+    journal_of(path)
+    db = sqlite3.connect(path)
+    db.execute("INSERT INTO schema_version VALUES (?, 0)", (SCHEMA + 1,))
+    db.commit()
+    db.close()
+    with pytest.raises(JournalSchemaNewer, match=f"schema {SCHEMA + 1}.*knows up to {SCHEMA}"):
+        SqliteJournal(path, read_only=read_only)
+
+
+def test_reading_beside_a_writer(tmp_path: Path) -> None:
+    writer = SqliteJournal(tmp_path / "journal.db")
+    writer.append(0.0, RECORDS)
+    reader = SqliteJournal(tmp_path / "journal.db", read_only=True)
+    entries = reader.read()
+    next(entries)
+    writer.append(1.0, RECORDS)
+    assert len(list(entries)) == 3 or reader.verify() == 8
+    assert reader.verify() == 8
+    reader.close()
+    writer.close()
+
+
+def test_a_second_writer_is_noticed(tmp_path: Path) -> None:
+    one, two = SqliteJournal(tmp_path / "journal.db"), SqliteJournal(tmp_path / "journal.db")
+    one.append(0.0, [EXITED])
+    with pytest.raises(JournalCorrupt, match="written by another process"):
+        two.append(0.0, [EXITED])
+    assert one.verify() == 1
+    one.close()
+    two.close()
+
+
+def test_a_failed_append_keeps_nothing_and_can_be_repeated(tmp_path: Path) -> None:
+    journal = SqliteJournal(tmp_path / "journal.db")
+    journal.append(0.0, [EXITED])
+    blocker = sqlite3.connect(tmp_path / "journal.db", isolation_level=None)
+    blocker.execute("BEGIN IMMEDIATE")
+    journal._db.execute("PRAGMA busy_timeout = 0")
+    with pytest.raises(JournalUnavailable, match="locked"):
+        journal.append(1.0, RECORDS)
+    blocker.execute("ROLLBACK")
+    blocker.close()
+    assert [entry.seq for entry in journal.append(1.0, RECORDS)] == [2, 3, 4, 5]
+    assert journal.verify() == 5
+    journal.close()
+
+
+def test_an_absent_journal_is_not_made_by_a_reader(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="no journal"):
+        SqliteJournal(tmp_path / "journal.db", read_only=True)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("after_lines", [1, 3, 10, 40])
+def test_killed_in_the_middle_of_writing(tmp_path: Path, after_lines: int) -> None:
+    """What was reported as durable is there, batches are whole, and the chain holds."""
+    path = tmp_path / "journal.db"
+    program = textwrap.dedent(
+        """
+        import sys
+        from pathlib import Path
+        from keepstep.adapters.sqlite.journal import SqliteJournal
+        from keepstep.core.facts import Overdue
+        journal = SqliteJournal(Path(sys.argv[1]))
+        while True:
+            print(journal.append(0.0, [Overdue(intent=1, waited_s=0.5)] * 3)[-1].seq, flush=True)
+        """
+    )
+    writer = subprocess.Popen([sys.executable, "-c", program, str(path)], stdout=subprocess.PIPE, text=True)
+    assert writer.stdout is not None
+    try:
+        durable = [int(writer.stdout.readline()) for _ in range(after_lines)]
+        writer.send_signal(signal.SIGKILL)
+        durable += [int(line) for line in writer.stdout.read().splitlines(keepends=True) if line.endswith("\n")]
+    finally:
+        writer.kill()
+        writer.wait(timeout=20)
+        writer.stdout.close()
+    journal = SqliteJournal(path)
+    count = journal.verify()
+    assert count >= durable[-1]
+    assert count % 3 == 0
+    journal.close()

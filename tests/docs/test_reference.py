@@ -1,0 +1,112 @@
+"""The reference pages say what the code says: no field, variable, fact or intent is missing, and no default is wrong."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import get_args
+
+import msgspec
+import pytest
+
+from keepstep.core import facts, intents
+from keepstep.core.intents import Launch, RankPlace, Restore
+from keepstep.core.policy import Policy
+from keepstep.launcher.rank_environment import Surroundings, rank_environment
+from keepstep.launcher.settings import Settings
+from keepstep.wire import environment
+
+from .pages import DOCS, sections, table
+
+GENERATOR_DEADLINE_S = 60
+GROUPS = [name for name in Policy.__struct_fields__ if isinstance(getattr(Policy(), name), msgspec.Struct)]
+TOP = [name for name in Policy.__struct_fields__ if name not in GROUPS]
+
+
+def test_the_page_of_the_state_machines_is_what_the_tables_say() -> None:
+    done = subprocess.run(
+        [sys.executable, str(DOCS / "make_state_machines.py"), "--check"],
+        capture_output=True, text=True, timeout=GENERATOR_DEADLINE_S,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_every_policy_field_is_documented_with_its_default(group: str) -> None:
+    limits = getattr(Policy(), group)
+    page = table(sections(DOCS / "reference" / "policy.md")[f"`{group}`"])
+    assert list(page) == [f"`{name}`" for name in limits.__struct_fields__]
+    for name in limits.__struct_fields__:
+        _same_row(page[f"`{name}`"], getattr(limits, name))
+
+
+def test_every_policy_field_of_the_top_level_is_documented() -> None:
+    page = table(sections(DOCS / "reference" / "policy.md")["Top level"])
+    assert list(page) == [f"`{name}`" for name in TOP]
+    for name in TOP:
+        _same_row(page[f"`{name}`"], getattr(Policy(), name))
+
+
+def _same_row(row: list[str], value: object) -> None:
+    default, meaning = row
+    assert len(meaning) > 10
+    if not isinstance(value, dict):
+        assert default == str(value)
+        return
+    told = {key: float(number) for key, number in re.findall(r"`(\w+)` ([\d.]+)", meaning)}
+    assert told == value
+
+
+def test_every_environment_variable_is_documented() -> None:
+    text = (DOCS / "reference" / "environment.md").read_text()
+    names = {value for name, value in vars(environment).items() if name.isupper()}
+    ours = {name for name in names if name.startswith("KEEPSTEP_")}
+    documented = set(re.findall(r"`(KEEPSTEP_\w+)`", text))
+    assert documented == ours
+    missing = [name for name in _rank_variables() | names if f"`{name}`" not in text]
+    assert missing == []
+    assert set(re.findall(r"`((?:TORCHELASTIC|MASTER|ROLE|GROUP)_\w+)`", text)) <= _rank_variables()
+
+
+def _rank_variables() -> set[str]:
+    """Everything that a launcher sets for a rank, by asking it."""
+    launch = msgspec.convert(
+        {
+            "type": "Launch", "job": "j", "node": "n", "session": "s", "generation": 1, "argv": ("t.py",), "world_size": 1,
+            "group_rank": 0, "group_world_size": 1, "store": "h:1", "checkpoint_dir": "/c", "ranks": (),
+        },
+        Launch,
+    )  # fmt: skip
+    restore = Restore(step=1, tier="disk", key="k", generation=1, world_size=1)
+    settings = Settings(
+        server="unix:/s", job=launch.job, node=launch.node, session=launch.session, argv=("t.py",), nproc_per_node=1,
+        min_nodes=1, max_nodes=1, state_dir="/st", checkpoint_dir="/c", log_dir="/l", address="a",
+    )  # fmt: skip
+    around = Surroundings(master=("h", 1), cell="/cell", error_file="/e", snapshots="/snap")
+    place = RankPlace(rank=0, local_rank=0, slot=0)
+    return set(rank_environment(msgspec.structs.replace(launch, restore=restore), place, settings, around))
+
+
+@pytest.mark.parametrize(
+    ("heading", "kinds"),
+    [("Facts", get_args(facts.Fact)), ("Intents", get_args(intents.Intent))],
+    ids=["facts", "intents"],
+)
+def test_every_fact_and_intent_is_documented_in_the_order_of_the_code(heading: str, kinds: tuple[type, ...]) -> None:
+    page = table(sections(DOCS / "reference" / "facts-and-intents.md")[heading])
+    assert list(page) == [f"`{kind.__name__}`" for kind in kinds]
+
+
+def test_every_outcome_is_documented() -> None:
+    text = sections(DOCS / "reference" / "facts-and-intents.md")["Facts"]
+    assert [kind.__name__ for kind in get_args(facts.Outcome) if f"`{kind.__name__}`" not in text] == []
+
+
+def test_every_invariant_that_the_core_asserts_is_explained_under_its_number() -> None:
+    source = Path(sys.modules["keepstep.core.facts"].__file__ or "").with_name("invariants.py").read_text()
+    asserted = {int(number) for number in re.findall(r", (\d+), f?\"", source)}
+    page = (DOCS / "explanation" / "invariants.md").read_text()
+    explained = {int(number) for number in re.findall(r"(?m)^## (\d+)\. ", page)}
+    assert explained == set(range(1, 12))
+    assert asserted <= explained
+    assert asserted >= {1, 2, 3, 5, 6, 7, 8, 11}

@@ -1,0 +1,84 @@
+"""What must not be taken for a fault: long phases, a stopped job, a suspended machine, a neighbour."""
+
+import os
+import signal
+import time
+from collections.abc import Callable
+
+import pytest
+
+from .driver import Run, kill_hard
+
+STANDSTILL_S = 6.0
+"""Longer than the floor of the step deadline, and than the lease of a silent launcher."""
+
+
+@pytest.mark.parametrize(
+    "fault", ["slow@1:0", "evaluate@0:25", "checkpoint@0:25"], ids=["slow first step", "evaluation", "checkpoint"]
+)
+def test_a_long_phase_is_no_hang(run: Run, fault: str) -> None:
+    """The steps take milliseconds; one rank is busy for seconds with something that it has declared, the others wait."""
+    run.start(*run.light("--steps", "50", "--step-time", "0.005", "--fault", fault), nproc=2).finish()
+    assert run.faults() == [] and {line.generation for line in run.trace()} == {1}
+
+
+@pytest.mark.parametrize("what", ["ranks", "job", "machine"])
+def test_everything_is_stopped_for_a_while(run: Run, what: str) -> None:
+    """``job``: front, launchers and ranks, but not the server. ``machine``: the server as well, as in a suspend."""
+    run.start(*run.light("--steps", "60"), nodes="2")
+    pids = [line.pid for line in run.reached(20)]
+    if what != "ranks":
+        pids = run.everything()
+    if what == "machine":
+        pids.append(run.server_pid())
+    _send(pids, signal.SIGSTOP)
+    time.sleep(STANDSTILL_S)
+    _send(pids, signal.SIGCONT)
+    run.finish()
+    assert {line.generation for line in run.trace()} == {1}, "nothing was restarted"
+    if what == "job":
+        # Its launchers were silent for longer than a lease: unknown, looked into, and found to be no fault.
+        assert {fault.verdict for fault in run.faults()} <= {"no fault"}
+    else:
+        assert run.faults() == []
+
+
+def _send(pids: list[int], number: int) -> None:
+    for pid in pids:
+        os.kill(pid, number)
+
+
+def test_a_second_run_beside_the_first(make_run: Callable[..., Run]) -> None:
+    first = make_run()
+    second = make_run(state=first.state.path)
+    for run in (first, second):
+        run.start(*run.light("--steps", "60"), nodes="2")
+    kill_hard(first.reached(15)[0].pid)
+    second.reached(15)
+    assert first.server_pid() == second.server_pid()
+    first.finish()
+    second.finish()
+    assert [fault.state for fault in first.faults()] == ["recovered"]
+    assert second.faults() == []
+
+
+def test_a_cold_start_says_why(run: Run) -> None:
+    run.start(*run.light("--steps", "40"), options=("--cold-start",))
+    kill_hard(run.reached(10)[1].pid)
+    run.finish()
+    (attempt,) = run.incident().attempts
+    assert (attempt.warm_nodes, attempt.cold_nodes) == (0, 1)
+    assert "--cold-start was given" in run.output.read_text()
+
+
+def test_a_preloaded_module_with_threads_forbids_the_warm_start(run: Run) -> None:
+    (run.work / "threaded.py").write_text(
+        "import threading, time\nthreading.Thread(target=time.sleep, args=(3600,), daemon=True, name='sleeper').start()\n"
+    )
+    script = run.work / "script.py"
+    script.write_text("import time\nimport numpy\nprint('hello from the rank')\ntime.sleep(0.2)\n")
+    run.start(str(script), options=("--preload", "threaded"))
+    run.finish()
+    text = run.output.read_text()
+    assert "hello from the rank" in text
+    assert "cold start, because" in text

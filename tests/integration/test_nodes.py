@@ -1,0 +1,172 @@
+"""Faults of nodes and of capacity: a launcher and its ranks die together, with a spare, without one, elastic or fixed."""
+
+import os
+import signal
+
+import pytest
+
+from .driver import Cluster, Run, gone, kill_hard
+
+
+def node_of(run: Run, rank: int, step: int = 15) -> str:
+    return run.reached(step)[rank].node
+
+
+@pytest.mark.parametrize("rank", [2, 0], ids=["last node", "C6_B16_node of rank 0"])
+def test_a_node_is_lost_and_a_spare_takes_its_place(run: Run, rank: int) -> None:
+    """No node is special: not the one of rank 0, not the one that hosts the store. B11: one is replaced, not all."""
+    run.start(*run.light("--steps", "80"), nodes="2", options=("--spares", "1"))
+    lost = node_of(run, rank // 2)
+    before = run.launchers()
+    kill_hard(before[lost], *(x.pid for x in run.reached(15) if x.node == lost))
+    run.reached(30, generation=2)
+    after = run.launchers()
+    run.finish()
+    (fault,) = run.faults()
+    assert (fault.state, fault.cause) == ("recovered", "host_software")
+    assert fault.lost_steps is not None and fault.lost_steps <= 1
+    assert run.incident().attempts[0].lost_nodes == (lost,)
+    nodes = {x.node for x in run.trace() if x.generation == 2}
+    assert lost not in nodes and len(nodes) == 2
+    assert {node: pid for node, pid in before.items() if node != lost} == after, "B18: the others' launchers live on"
+
+
+def test_a_lost_node_without_a_spare_in_an_elastic_job(run: Run) -> None:
+    run.start(*run.light("--steps", "60", "--elastic"), nproc=1, nodes="1:2")
+    lost = node_of(run, 1)
+    kill_hard(run.launchers()[lost])
+    run.finish(bit_equal=False)
+    (fault,) = run.faults()
+    assert fault.state == "recovered"
+    second = [x for x in run.trace() if x.generation == 2]
+    assert {x.world_size for x in second} == {1} and {x.node for x in second}.isdisjoint({lost})
+    assert max(x.step for x in second) == 59
+    reasons = [action.reason for action in run.incident().actions if action.stage == "place"]
+    assert any("elastic: 1 of 2 nodes" in reason for reason in reasons)
+
+
+def test_a_lost_node_without_a_spare_in_a_fixed_job_waits_and_C4_C22_goes_on_with_a_new_node(cluster: Cluster) -> None:
+    cluster.serve()
+    script = cluster.light("--steps", "60")
+    first, second = (cluster.launch(node, *script) for node in ("one", "two"))
+    cluster.reached(15)
+    kill_hard(second)
+    live = cluster.waiting()
+    assert "needs 2 healthy nodes" in live.last_reason and "--node NAME" in live.last_reason
+    assert not cluster.faults()[0].closed_s
+    third = cluster.launch("three", *script)
+    cluster.reached(59, generation=2)
+    assert (cluster.exit_code(first), cluster.exit_code(third)) == (0, 0)
+    assert cluster.faults()[0].state == "recovered"
+    assert {x.node for x in cluster.trace() if x.generation == 2} == {"one", "three"}
+    cluster.check_trace()
+    cluster.check_nothing_left()
+
+
+def test_a_fixed_job_gives_up_after_its_wait_for_capacity(run: Run) -> None:
+    run.start(*run.light("--steps", "5000"), nproc=1, nodes="2", options=("--capacity-wait-s", "1.5"))
+    lost = node_of(run, 1)
+    kill_hard(run.launchers()[lost])
+    run.finish(75)
+    assert run.job().state == "failed"
+    assert "1 of 2 healthy nodes after waiting" in run.output.read_text()
+    assert run.faults()[0].state == "escalated"
+
+
+@pytest.mark.parametrize("victims", ["launcher", "launcher and zygote"])
+def test_A1_a_launcher_is_killed_and_its_ranks_survive_for_a_moment(run: Run, victims: str) -> None:
+    """The kernel's notice to the ranks is switched off in the script: they outlive their launcher until they are swept."""
+    run.start(
+        *run.light("--steps", "80", "--alone", "--fault", "outlive@2:5", "--fault", "outlive@3:5"),
+        nodes="2", options=("--spares", "1"),
+    )  # fmt: skip
+    lines = run.reached(15)
+    lost = lines[2].node
+    children = [pid for pid in (run.launchers()[lost],) if not gone(pid)]
+    if victims != "launcher":
+        children += [_parent(lines[2].pid)]
+    os.kill(children[0], signal.SIGKILL)
+    kill_hard(*(pid for pid in children[1:] if not gone(pid)))
+    run.finish(bit_equal=False)
+    assert run.faults()[0].state == "recovered"
+    assert {x.node for x in run.trace() if x.generation == 2}.isdisjoint({lost})
+    assert "2 processes of it were swept" in str(run.incident()) or run.incident().attempts[0].fenced[lost] != ""
+
+
+def test_A8_a_launcher_that_comes_back_under_its_old_name_is_another_session(cluster: Cluster) -> None:
+    cluster.serve()
+    script = cluster.light("--steps", "60")
+    first, second = (cluster.launch(node, *script) for node in ("one", "two"))
+    cluster.reached(15)
+    kill_hard(second)
+    again = cluster.launch("two", *script)
+    cluster.reached(59, generation=2)
+    assert (cluster.exit_code(first), cluster.exit_code(again)) == (0, 0)
+    assert [fault.state for fault in cluster.faults()] == ["recovered"]
+    assert {x.node for x in cluster.trace() if x.generation == 2} == {"one", "two"}
+    cluster.check_trace()
+    cluster.check_nothing_left()
+
+
+def test_C21_nodes_that_fail_one_after_another_during_the_recovery(run: Run) -> None:
+    run.start(*run.light("--steps", "80"), nproc=1, nodes="3", options=("--spares", "2"))
+    lines = run.reached(15)
+    pids = run.launchers()
+    kill_hard(pids[lines[0].node])
+    kill_hard(run.eventually("the incident", lambda: run.live().incident) and pids[lines[2].node])
+    run.finish()
+    assert [fault.state for fault in run.faults()][-1] == "recovered"
+    last = max(x.generation for x in run.trace())
+    nodes = {x.node for x in run.trace() if x.generation == last}
+    assert nodes.isdisjoint({lines[0].node, lines[2].node}) and len(nodes) == 3
+
+
+def test_the_zygote_of_a_node_is_killed(run: Run) -> None:
+    """Its ranks end with it. The launcher lives on, makes another one, and no node is replaced."""
+    run.start(*run.light("--steps", "80"), nodes="2", options=("--spares", "1"))
+    lines = run.reached(15)
+    before = run.launchers()
+    kill_hard(_parent(lines[0].pid))
+    run.reached(30, generation=2)
+    assert run.launchers() == before
+    run.finish()
+    assert [fault.state for fault in run.faults()] == ["recovered"]
+    assert {x.node for x in run.trace() if x.generation == 2} == {x.node for x in lines}
+
+
+def _parent(pid: int) -> int:
+    from keepstep.adapters.local import procfs
+
+    found = procfs.stat(pid)
+    assert found is not None
+    return found.parent
+
+
+@pytest.mark.parametrize("cured", [False, True], ids=["stays broken", "is cured"])
+def test_a_device_that_fails_again_and_again_is_quarantined(run: Run, cured: bool) -> None:
+    """Three failures; then it is held, the job goes on elsewhere, and it comes back only through its gate."""
+    run.start(*run.light("--steps", "150"), nodes="2", options=("--spares", "1"))
+    lines = run.reached(10)
+    bad = lines[1]
+    resource = f"device/{bad.node}/{bad.slot}"
+    folder = run.state.path / "faults"
+    folder.mkdir()
+    kind = "fail_ranks" if cured else "broken"
+    (folder / f"{bad.node}-{bad.slot}").write_text(f'{{"kind": "{kind}", "after_s": 0}}')
+    kill_hard(bad.pid)
+    held = run.eventually("a hold on the device", lambda: [x for x in holds(run, resource) if x])
+    assert held and run.resource(resource).failures >= 3
+    run.reached(100)
+    end = "probation" if cured else "repair"
+    run.eventually(f"{resource} in {end}", lambda: run.resource(resource).state == end)
+    run.finish()
+    assert run.job().exit_code == 0
+    good = max(x.generation for x in run.trace() if x.rank == 1)
+    assert bad.node not in {x.node for x in run.trace() if x.generation == good}
+    assert (run.resource(resource).allocatable, bool(holds(run, resource))) == (cured, not cured)
+    if not cured:
+        assert resource in run.state.repairs.read_text()
+
+
+def holds(run: Run, resource: str) -> list[str]:
+    return [held.reason for held in run.resource(resource).holds]

@@ -1,0 +1,204 @@
+"""The control plane dies, stands still or stays away: no step stops, a recovery goes on, nothing is launched twice."""
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from keepstep.adapters.sqlite.journal import SqliteJournal
+from keepstep.core import facts as f
+from keepstep.core.decision import Decision
+from keepstep.core.intents import Launch
+from keepstep.server import views
+
+from .driver import Cluster, Job, Line, Run, kill_hard
+
+
+def records(job: Job) -> list[object]:
+    journal = SqliteJournal(job.state.journal, read_only=True)
+    try:
+        return [entry.record for entry in journal.read()]
+    finally:
+        journal.close()
+
+
+def launches(job: Job) -> list[tuple[int, str]]:
+    orders = [i for r in records(job) if isinstance(r, Decision) for i in r.intents]
+    return [(i.generation, i.node) for i in orders if isinstance(i, Launch) and i.job == job.name]
+
+
+class Standing:
+    """One long job that many tests fault, each at another instant."""
+
+    def __init__(self, folder) -> None:
+        self._folder, self._count = folder, 0
+        self.run: Run | None = None
+        self.faults = 0
+
+    def healthy(self) -> Run:
+        """The job, running without an open incident; another one if the last test broke it."""
+        if self.run is not None and self.run.front.poll() is None and self._is_quiet(self.run):
+            return self.run
+        self.close()
+        self._count += 1
+        run = self.run = Run(self._folder / f"standing{self._count}")
+        self.faults = 0
+        run.start(*run.light("--steps", "1000000", "--step-time", "0.01"), nodes="2")
+        run.reached(10)
+        return run
+
+    def _is_quiet(self, run: Run) -> bool:
+        live = run.query("live", views.Live, job=run.name)
+        return live is not None and live.incident is None and live.state == "running"
+
+    def close(self) -> None:
+        if self.run is not None:
+            self.run.close()
+
+
+@pytest.fixture(scope="module")
+def standing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standing]:
+    made = Standing(tmp_path_factory.mktemp("standing"))
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("delay_ms", range(0, 625, 25))
+def test_the_server_is_killed_at_an_instant_of_a_recovery(standing: Standing, delay_ms: int) -> None:
+    """SIGKILL of a rank, then of the server so much later; the front starts it again and the recovery goes on."""
+    run = standing.healthy()
+    before = newest(run)
+    seen = len(run.trace())
+    kill_hard(before[(delay_ms // 25) % 4].pid)
+    time.sleep(delay_ms / 1000)
+    kill_hard(run.server_pid())
+    standing.faults += 1
+    (fault,) = run.closed(standing.faults)[standing.faults - 1 :]
+    assert (fault.state, fault.cause) == ("recovered", "host_software")
+    assert fault.lost_steps is not None and fault.lost_steps <= 1
+    generation = before[0].generation + 1
+    run.reached(max(line.step for line in before) + 5, generation)
+    assert {line.generation for line in run.trace()[seen:]} <= {generation - 1, generation}, "one new generation"
+    assert run.live().generation == generation
+    again = [node for g, node in launches(run) if g == generation]
+    assert len(again) == len(set(again)) == 2, f"launched twice: {again}"
+    run.check_trace()
+
+
+def newest(run: Run) -> list[Line]:
+    """The newest line of each rank, of the newest generation."""
+    lines = run.reached(0, max(line.generation for line in run.trace()))
+    assert len(lines) == 4
+    return lines
+
+
+def test_B16_the_server_is_killed_and_C17_no_step_is_lost(run: Run) -> None:
+    run.start(*run.light("--steps", "100"), nodes="2")
+    for step in (10, 40):
+        run.reached(step)
+        kill_hard(run.server_pid())
+    run.finish()
+    assert run.faults() == [] and {line.generation for line in run.trace()} == {1}
+
+
+@pytest.mark.parametrize("absence", ["killed", "stopped"])
+def test_training_goes_on_without_a_server_and_facts_arrive_once_afterwards(cluster: Cluster, absence: str) -> None:
+    server = cluster.serve()
+    script = cluster.light("--steps", "140", "--checkpoint-every-steps", "20", "--step-time", "0.04")
+    pids = [cluster.launch(node, *script) for node in ("one", "two")]
+    gone_at = max(line.step for line in cluster.reached(15))
+    if absence == "killed":
+        kill_hard(server)
+        cluster.process(server).wait()
+    else:
+        os.kill(server, signal.SIGSTOP)
+    cluster.reached(gone_at + 90, generation=1)
+    if absence == "killed":
+        cluster.serve()
+    else:
+        os.kill(server, signal.SIGCONT)
+    assert [cluster.exit_code(pid) for pid in pids] == [0, 0]
+    assert cluster.faults() == [] and {line.generation for line in cluster.trace()} == {1}
+    committed = [r.step for r in records(cluster) if isinstance(r, f.CheckpointCommitted)]
+    assert {40, 60, 80, 100} <= set(committed), f"commits of the absence are missing: {committed}"
+    # Every launcher of the job hears of a commit; each says it once.
+    assert all(committed.count(step) <= 2 for step in committed), committed
+    cluster.check_trace()
+    cluster.check_nothing_left()
+
+
+def test_a_rank_that_dies_while_the_server_is_away_is_recovered_when_it_is_back(cluster: Cluster) -> None:
+    server = cluster.serve()
+    script = cluster.light("--steps", "60")
+    pids = [cluster.launch(node, *script) for node in ("one", "two")]
+    lines = cluster.reached(15)
+    kill_hard(server)
+    cluster.process(server).wait()
+    kill_hard(lines[1].pid)
+    cluster.serve()
+    assert [cluster.exit_code(pid) for pid in pids] == [0, 0]
+    (fault,) = cluster.faults()
+    assert (fault.state, fault.cause) == ("recovered", "host_software")
+    cluster.check_trace()
+    cluster.check_nothing_left()
+
+
+def test_C2_a_launcher_that_finds_no_server_and_makes_no_progress_fences_itself(cluster: Cluster) -> None:
+    """Its ranks wait for ever for a rank of another node: they are ended after the lease, and nothing is left."""
+    server = cluster.serve()
+    script = cluster.light("--steps", "100000")
+    first, second = (cluster.launch(node, *script) for node in ("one", "two"))
+    lines = cluster.reached(15)
+    kill_hard(server)
+    cluster.process(server).wait()
+    kill_hard(second)
+    survivor = next(line.pid for line in lines if line.node == "one")
+    cluster.eventually("the end of the surviving rank", lambda: not _alive(survivor))
+    assert cluster.process(first).poll() is None, "the launcher itself waits for a server"
+
+
+def _alive(pid: int) -> bool:
+    from .driver import gone
+
+    return not gone(pid)
+
+
+def test_a_healthy_job_during_a_status_time_out(run: Run) -> None:
+    """ProbeFailed facts and silent clients are no evidence: nothing is opened, nothing is fenced."""
+    from keepstep.cli.client import ToolClient
+    from keepstep.core.ids import JobId
+    from keepstep.server.address import parse_address
+
+    run.start(*run.light("--steps", "120"), nodes="2")
+    run.reached(10)
+    address = run.state.address()
+    assert address is not None
+    silent = [parse_address(address).connect(5.0) for _ in range(3)]
+    with ToolClient(address, run.state.token()) as tool:
+        for number in range(20):
+            tool.report(f.ProbeFailed(source="status", job=JobId(run.name), detail=f"time-out {number}"))
+            tool.report(f.ProbeFailed(source="monitor", job=JobId(run.name), detail="HTTP 503"))
+    for link in silent:
+        link.close()
+    run.finish()
+    assert run.faults() == [] and run.job().generation == 1
+
+
+def test_B1_B4_late_and_doubled_words_about_an_old_generation_change_nothing(run: Run) -> None:
+    from keepstep.cli.client import ToolClient
+
+    run.start(*run.light("--steps", "100"), nodes="2")
+    kill_hard(run.reached(15)[1].pid)
+    run.closed()
+    old = [r for r in records(run) if isinstance(r, f.RankExited)]
+    assert len(old) == 1
+    address = run.state.address()
+    assert address is not None
+    with ToolClient(address, run.state.token()) as tool:
+        for _ in range(3):
+            tool.report(old[0])
+    run.finish()
+    assert [fault.state for fault in run.faults()] == ["recovered"]
+    assert run.job().generation == 2

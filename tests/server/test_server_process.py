@@ -1,0 +1,336 @@
+"""The server as a process: start, lock, token, strangers, repeated reports, the end."""
+
+import os
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import time
+
+import msgspec
+import pytest
+
+from keepstep.adapters.sqlite.journal import SqliteJournal
+from keepstep.core import facts as f
+from keepstep.core.ids import JobId, NodeId, ResourceId, Session
+from keepstep.server import views
+from keepstep.server.address import parse_address
+from keepstep.wire import messages as m
+
+SPEC = f.JobSpec(argv=("train.py",), nproc_per_node=1, elasticity=f.Elasticity(min_nodes=1, max_nodes=1))
+SUBMITTED = f.JobSubmitted(job=JobId("j"), spec=SPEC)
+
+
+def records(server):
+    journal = SqliteJournal(server.state.journal, read_only=True)
+    try:
+        return [entry.record for entry in journal.read()]
+    finally:
+        journal.close()
+
+
+def ask(client, what, kind, **args):
+    client.send(m.Query(what=what, args=args))
+    reply = client.expect(m.Reply)
+    assert reply.ok, reply.error
+    return msgspec.msgpack.decode(reply.body, type=kind)
+
+
+def test_it_welcomes_whoever_has_the_token(server, connect):
+    welcome = connect().receive()
+    assert isinstance(welcome, m.Welcome)
+    assert welcome.protocol == m.PROTOCOL
+    assert welcome.acked == 0
+
+
+def test_token_and_socket_are_private(server):
+    assert stat.S_IMODE(server.state.token_file.stat().st_mode) == 0o600
+    path = server.address.removeprefix("unix:")
+    assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
+
+
+def test_a_wrong_token_is_refused(server, connect):
+    client = connect(token="guess")
+    refused = client.receive()
+    assert isinstance(refused, m.Refused)
+    assert "token" in refused.reason
+    with pytest.raises(ConnectionError):
+        client.receive()
+
+
+def test_another_protocol_is_refused_and_both_versions_are_named(server, connect):
+    refused = connect(protocol=m.PROTOCOL + 7).receive()
+    assert isinstance(refused, m.Refused)
+    assert str(m.PROTOCOL) in refused.reason
+    assert str(m.PROTOCOL + 7) in refused.reason
+
+
+def test_a_launcher_must_say_who_it_is(server, connect):
+    refused = connect("launcher", job=JobId("j")).receive()
+    assert isinstance(refused, m.Refused)
+    assert "session" in refused.reason
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"\x00\x00\x00\x05hello",
+        b"\xff\xff\xff\xff" + b"x" * 64,
+        b"\x00\x00\x00\x01\xc0",
+        os.urandom(4096),
+        m.encode(m.Ack(number=1)),
+        m.encode(m.Query(what="jobs")),
+    ],
+    ids=["http", "text", "huge", "nil", "random", "ack first", "query first"],
+)
+def test_a_stranger_that_sends_garbage_is_dropped_and_the_server_lives(server, connect, garbage):
+    stranger = parse_address(server.address).connect(5.0)
+    stranger.sendall(garbage)
+    stranger.settimeout(15.0)
+    got = b""
+    while chunk := _read(stranger):
+        got += chunk
+    stranger.close()
+    assert got == b""
+    assert isinstance(connect().receive(), m.Welcome)
+
+
+def _read(link):
+    try:
+        return link.recv(4096)
+    except ConnectionResetError:
+        return b""
+
+
+def test_a_client_that_turns_to_garbage_is_dropped_and_the_server_lives(server, connect):
+    client = connect()
+    client.expect(m.Welcome)
+    client.socket.sendall(b"\x00\x00\x00\x05hello")
+    with pytest.raises(ConnectionError):
+        client.receive()
+    assert isinstance(connect().receive(), m.Welcome)
+
+
+def test_a_client_may_not_speak_as_the_server(server, connect):
+    client = connect()
+    client.expect(m.Welcome)
+    client.send(m.JobEnded(job=JobId("j"), exit_code=0, message=""))
+    with pytest.raises(ConnectionError):
+        client.receive()
+
+
+def test_a_slow_stranger_holds_nothing_up(server, connect):
+    slow = parse_address(server.address).connect(5.0)
+    slow.sendall(b"\x00\x00")
+    client = connect()
+    client.expect(m.Welcome)
+    assert ask(client, "jobs", views.Jobs) == views.Jobs(jobs=())
+    slow.close()
+
+
+def test_a_report_is_in_the_journal_when_it_is_acknowledged(server, connect):
+    client = connect(session=Session("s"))
+    client.expect(m.Welcome)
+    client.send(m.Report(number=1, fact=SUBMITTED))
+    assert client.expect(m.Ack) == m.Ack(number=1)
+    server.kill()
+    assert SUBMITTED in records(server)
+
+
+def test_a_repeated_report_is_acknowledged_but_not_journalled_again(server, connect):
+    client = connect(session=Session("s"))
+    client.expect(m.Welcome)
+    for number in (1, 1, 2, 1, 2):
+        client.send(m.Report(number=number, fact=SUBMITTED))
+    ack = client.expect(m.Ack)
+    while ack.number < 2:
+        ack = client.expect(m.Ack)
+    client.close()
+    again = connect(session=Session("s"))
+    assert again.expect(m.Welcome).acked == 2
+    again.send(m.Report(number=2, fact=SUBMITTED))
+    assert again.expect(m.Ack).number == 2
+    assert records(server).count(SUBMITTED) == 2
+
+
+def test_what_was_received_is_known_after_a_kill(server, connect):
+    client = connect(session=Session("s"))
+    client.expect(m.Welcome)
+    client.send(m.Report(number=1, fact=SUBMITTED))
+    client.expect(m.Ack)
+    server.restart()
+    again = connect(session=Session("s"))
+    assert again.expect(m.Welcome).acked == 1
+    again.send(m.Report(number=1, fact=SUBMITTED))
+    assert again.expect(m.Ack).number == 1
+    assert records(server).count(SUBMITTED) == 1
+
+
+def test_a_burst_of_reports_is_taken_whole_and_in_order(server, connect):
+    client = connect(session=Session("s"))
+    client.expect(m.Welcome)
+    facts = [f.ProbeFailed(source="probe", job=JobId("j"), detail=str(n)) for n in range(500)]
+    client.socket.sendall(b"".join(m.encode(m.Report(number=n + 1, fact=fact)) for n, fact in enumerate(facts)))
+    while client.expect(m.Ack).number < 500:
+        pass
+    assert [r.detail for r in records(server) if isinstance(r, f.ProbeFailed)] == [str(n) for n in range(500)]
+
+
+def test_beats_are_not_journalled(server, launcher):
+    one = launcher()
+    one.pump_until(lambda: one.step >= 20, "some steps")
+    assert not any("Beat" in type(record).__name__ for record in records(server))
+    steps = [record for record in records(server) if isinstance(record, f.StepsAdvanced)]
+    assert len(steps) < 8
+
+
+def test_a_stale_session_is_told_and_its_reports_change_nothing(server, launcher, connect):
+    old = launcher()
+    old.pump_until(lambda: old.step >= 3, "the first launcher runs")
+    old.disconnect()
+    new = launcher()
+    new.pump_until(
+        lambda: any(type(o.intent).__name__ == "Fence" for o in new.orders), "the new session is asked to fence"
+    )
+    stale = connect("launcher", job=JobId("j"), node=NodeId("n0"), session=old.session)
+    stale.expect(m.Welcome)
+    assert isinstance(stale.receive(), m.Superseded)
+    before = len(new.orders)
+    lie = f.RankExited(
+        job=JobId("j"), node=NodeId("n0"), session=old.session, generation=1, rank=0, slot=0, exit_code=1
+    )
+    stale.send(m.Report(number=100, fact=lie))
+    assert stale.expect(m.Ack).number == 100
+    assert lie in records(server)
+    new.pump_until(lambda: new.generation == 2 and new.step >= 5, "the new session runs")
+    assert "CollectStacks" not in new.kinds()
+    assert [type(o.intent).__name__ for o in new.orders[before:]].count("Fence") == 0
+
+
+def test_unknown_questions_are_answered_with_an_error(server, connect):
+    client = connect()
+    client.expect(m.Welcome)
+    for query, words in (
+        (m.Query(what="secrets"), "unknown question"),
+        (m.Query(what="incident", args={"id": "inc-9"}), "no incident"),
+        (m.Query(what="live", args={"job": "nope"}), "no job"),
+        (m.Query(what="jobs", args={"colour": 1}), "colour"),
+    ):
+        client.send(query)
+        reply = client.expect(m.Reply)
+        assert not reply.ok
+        assert words in reply.error
+
+
+def test_a_hold_of_a_person_is_seen_in_resources(server, launcher, connect):
+    one = launcher()
+    one.pump_until(lambda: one.ranks, "it runs")
+    tool = connect(session=Session("t"))
+    tool.expect(m.Welcome)
+    held = f.HoldRequested(resource=ResourceId("node/n0"), source="person:ada", by="ada", reason="cable")
+    tool.send(m.Report(number=1, fact=held))
+    tool.expect(m.Ack)
+    (node,) = [r for r in ask(tool, "resources", views.Resources).resources if r.id == "node/n0"]
+    assert not node.allocatable
+    assert [hold.source for hold in node.holds] == ["person:ada"]
+
+
+def test_a_second_server_leaves_quietly_while_the_first_answers(server, connect):
+    argv = [sys.executable, "-m", "keepstep.server", "--state-dir", str(server.state.path)]
+    second = subprocess.run(argv, capture_output=True, text=True, timeout=40)
+    assert second.returncode == 0
+    assert "already runs" in second.stderr
+    assert server.address in second.stderr
+    assert isinstance(connect().receive(), m.Welcome)
+
+
+def test_a_second_server_says_so_when_the_first_does_not_answer(server):
+    os.unlink(server.address.removeprefix("unix:"))
+    argv = [sys.executable, "-m", "keepstep.server", "--state-dir", str(server.state.path)]
+    second = subprocess.run(argv, capture_output=True, text=True, timeout=40)
+    assert second.returncode == 1
+    assert f"pid {server.process.pid}" in second.stderr
+
+
+def test_the_lock_is_free_after_a_kill(server, connect):
+    first = connect().expect(m.Welcome).server
+    server.restart()
+    assert connect().expect(m.Welcome).server != first
+
+
+def test_tcp_with_a_free_port(state, request):
+    from_conftest = type(request.getfixturevalue("server"))
+    other = type(state)(state.path.with_name("tcp"))
+    server = from_conftest(other, "--listen", "tcp:127.0.0.1:0")
+    try:
+        server.start()
+        assert server.address.startswith("tcp:127.0.0.1:")
+        link = parse_address(server.address).connect(5.0)
+        link.sendall(m.encode(m.Hello(protocol=m.PROTOCOL, role="tool", token=other.token())))
+        assert int.from_bytes(link.recv(4), "big") > 0
+        link.close()
+    finally:
+        server.kill()
+
+
+def test_sigterm_ends_it_in_good_order(server):
+    path = server.address.removeprefix("unix:")
+    server.process.send_signal(signal.SIGTERM)
+    assert server.process.wait(timeout=20) == 0
+    assert not os.path.exists(path)
+
+
+def test_it_leaves_when_idle_and_not_while_a_client_is_there(state, request):
+    from_conftest = type(request.getfixturevalue("server"))
+    other = type(state)(state.path.with_name("idle"))
+    server = from_conftest(other, "--exit-when-idle-s", "0.6")
+    try:
+        server.start()
+        link = parse_address(server.address).connect(5.0)
+        link.sendall(m.encode(m.Hello(protocol=m.PROTOCOL, role="tool", token=other.token())))
+        time.sleep(1.5)
+        assert server.process.poll() is None
+        link.close()
+        assert server.process.wait(timeout=20) == 0
+    finally:
+        server.kill()
+
+
+def test_a_long_state_directory_still_gets_a_socket(state, request):
+    from_conftest = type(request.getfixturevalue("server"))
+    other = type(state)(state.path.with_name("long" * 40))
+    server = from_conftest(other, "--exit-when-idle-s", "60")
+    try:
+        server.start()
+        link = parse_address(server.address).connect(5.0)
+        link.close()
+        server.process.send_signal(signal.SIGTERM)
+        assert server.process.wait(timeout=20) == 0
+        assert not os.path.exists(server.address.removeprefix("unix:"))
+    finally:
+        server.kill()
+
+
+def test_a_damaged_journal_is_not_started_from(server):
+    server.kill()
+    with server.state.journal.open("r+b") as file:
+        file.write(b"\xff" * 8192)
+    for suffix in ("-wal", "-shm"):
+        server.state.journal.with_name("journal.db" + suffix).unlink(missing_ok=True)
+    argv = [sys.executable, "-m", "keepstep.server", "--state-dir", str(server.state.path)]
+    again = subprocess.run(argv, capture_output=True, text=True, timeout=40)
+    assert again.returncode == 1
+    assert "journal.db" in again.stderr
+    assert "empty one" in again.stderr
+
+
+def test_address_words():
+    assert str(parse_address("tcp:127.0.0.1:80")) == "tcp:127.0.0.1:80"
+    assert str(parse_address("unix:/run/x.sock")) == "unix:/run/x.sock"
+    for bad in ("", "tcp:", "tcp:host", "tcp:host:70000", "unix:", "http://x", "unix:" + "x" * 200):
+        with pytest.raises(ValueError, match=r"address|longer"):
+            parse_address(bad)
+    with pytest.raises(OSError), socket.socket():
+        parse_address("unix:/nonexistent/x.sock").connect(0.2)
