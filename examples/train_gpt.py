@@ -45,7 +45,6 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--checkpoint-dir", default=None, help="without a launcher; default ./checkpoints/train_gpt")
     parser.add_argument("--checkpoint-every-s", type=float, default=None)
     parser.add_argument("--checkpoint-every-steps", type=int, default=None)
-    parser.add_argument("--snapshot-every-steps", type=int, default=None, help="under a launcher; default measured")
     parser.add_argument("--elastic", action="store_true", help="may go on with another number of ranks")
     parser.add_argument("--out", type=Path, default=None, help="append 'final <rank> <step> <sha256>' to this file")
     return parser.parse_args()
@@ -154,7 +153,6 @@ def main() -> None:
         checkpoint_dir=arguments.checkpoint_dir,
         checkpoint_every_s=arguments.checkpoint_every_s,
         checkpoint_every_steps=arguments.checkpoint_every_steps,
-        snapshot_every_steps=arguments.snapshot_every_steps,
         elastic=arguments.elastic,
     )
     share = sampler.batch_size * world_size / arguments.global_batch  # DDP takes the mean over ranks, not over samples

@@ -34,7 +34,10 @@ def main() -> None:
         costs.append(statistics.median(ours["between_s"]))
         shares.append(costs[-1] / step_s)
         ratios.append(step_s / statistics.median(bare["step_s"]))
-        print(f"{rep}: boundary {costs[-1] * 1e3:.2f} ms = {shares[-1]:.2%} of a step; step ratio {ratios[-1]:.3f}", flush=True)
+        print(
+            f"{rep}: boundary {costs[-1] * 1e3:.2f} ms = {shares[-1]:.2%} of a step; step ratio {ratios[-1]:.3f}",
+            flush=True,
+        )
     text = (
         f"{datetime.datetime.now().date()}, {os.cpu_count()} cores, 1-min load {os.getloadavg()[0]:.1f}, {args.ranks} ranks, "
         f"steps of {statistics.median(ours['step_s']) * 1e3:.0f} ms, {args.reps} repetitions, median (min–max). "

@@ -7,6 +7,7 @@ end of one body and the beginning of the next, to ``--out`` as JSON. All in seco
 import argparse
 import json
 import time
+from itertools import pairwise
 
 import torch
 import torch.distributed as dist
@@ -67,7 +68,7 @@ def main() -> None:
             run.report(loss=loss)
         ended = time.perf_counter()
     if dist.get_rank() == 0:
-        durations = [b - a for a, b in zip(began, began[1:], strict=False)]
+        durations = [b - a for a, b in pairwise(began)]
         with open(args.out, "w", encoding="utf-8") as file:
             json.dump({"step_s": durations[10:], "between_s": between[10:]}, file)
     dist.barrier()

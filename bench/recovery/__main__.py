@@ -28,7 +28,9 @@ def main() -> None:
     prepare(work, args.harness, args.venvs)
     systems = [s for s in args.systems.split(",") if s] or ["keepstep", *installed(work)]
     out = work / "results" / "recovery.jsonl"
-    print(f"systems: {', '.join(systems)}; faults: {args.faults}; {args.reps} repetitions; work folder {work}", flush=True)
+    print(
+        f"systems: {', '.join(systems)}; faults: {args.faults}; {args.reps} repetitions; work folder {work}", flush=True
+    )
     python = sys.executable
     subprocess.run([python, "harness.py", "run", "torchrun", "F0"], cwd=work, check=True, stdout=subprocess.DEVNULL)
     out.unlink(missing_ok=True)

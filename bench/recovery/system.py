@@ -5,6 +5,7 @@ node's and a replacement is part of the case, a warm spare stands by from the st
 """
 
 import os
+from typing import ClassVar
 
 from harness import HERE, Base  # the harness's own module, present where this file is copied to
 
@@ -12,7 +13,7 @@ from harness import HERE, Base  # the harness's own module, present where this f
 class System(Base):
     VENV = "keepstep"
     DETECT = (r"\[keepstep\].*(rank \d+ (ended|failed)|fenc|lost|stop)",)
-    OPTIONS = {"pg_timeout": 60}
+    OPTIONS: ClassVar = {"pg_timeout": 60}
 
     def _state(self, run):
         return os.path.join(run.dir, "state")
@@ -31,7 +32,16 @@ class System(Base):
             ]  # fmt: skip
             run.spawn("run", cmd, node=0)
             return
-        server = [self.py(), "-m", "keepstep", "server", "--state-dir", self._state(run), "--listen", self._address(run)]
+        server = [
+            self.py(),
+            "-m",
+            "keepstep",
+            "server",
+            "--state-dir",
+            self._state(run),
+            "--listen",
+            self._address(run),
+        ]
         run.spawn("server", server, node="cp")
         for node in range(nodes):
             self._launcher(run, node)

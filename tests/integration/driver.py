@@ -8,9 +8,11 @@ import contextlib
 import itertools
 import os
 import secrets
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -34,7 +36,7 @@ HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
 LIGHT = HERE / "light.py"
 GPT = ROOT / "examples" / "train_gpt.py"
-DEADLINE_S = 50.0
+DEADLINE_S = 120.0
 """Generous: the machine may be busy. It bounds a failure; nothing is measured by it."""
 Seen = TypeVar("Seen")
 
@@ -59,7 +61,9 @@ class Job:
     def __init__(self, folder: Path, *, state: Path | None = None, name: str | None = None) -> None:
         self.folder = folder
         self.name = name or f"it-{secrets.token_hex(4)}"
-        self.state = StateDir(state or folder / "state")
+        # A short path: sockets below it then need no stand-in elsewhere, which a killed launcher would leave behind.
+        self.own_state = None if state else Path(tempfile.mkdtemp(prefix="keepstep-it-"))
+        self.state = StateDir(state or self.own_state)
         self.work = folder / "work"
         self.work.mkdir(parents=True, exist_ok=True)
         self.output = folder / "output"
@@ -257,6 +261,8 @@ class Job:
         self.stop_server()
         for pid in _marked(f"{self.name}/".encode()):
             _end(pid, signal.SIGKILL)
+        if self.own_state is not None:
+            shutil.rmtree(self.own_state)
 
 
 class Run(Job):

@@ -191,7 +191,10 @@ def main() -> None:
     walk = Walk(rank, arguments.pad_bytes)
     registered = Registered(walk)
     run = keepstep.session(
-        walk=registered, checkpoint_every_steps=arguments.checkpoint_every_steps, elastic=arguments.elastic
+        walk=registered,
+        checkpoint_every_steps=arguments.checkpoint_every_steps,
+        snapshot_every_steps=1,
+        elastic=arguments.elastic,
     )
     for step in run.steps(arguments.steps):
         for fault in arguments.fault:

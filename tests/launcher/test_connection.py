@@ -147,6 +147,7 @@ def test_stopped_launcher_does_not_accuse_its_ranks(bench: Bench) -> None:
     bench.start(SLEEPER, nproc=1)
     bench.launch(nproc=1)
     bench.wait_log(0, "up")
+    bench.server.wait("a beat with a rank", lambda _: next((b for b in bench_beats(bench) if b.ranks), None))
     assert bench.process is not None
     os.kill(bench.process.pid, signal.SIGSTOP)
     before = bench.server.beats()[-1].ranks[0].idle_s

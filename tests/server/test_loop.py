@@ -165,9 +165,19 @@ def test_a_launcher_that_does_not_come_back_after_a_restart_is_noticed(loop, jou
     again = ControlLoop(journal, replay(journal), Policy(), clock)
     again.start("second", "0")
     again.work()
-    clock.at_s += Policy().silence.lease_s + 0.1
-    again.work()
+    for _ in range(int(Policy().silence.lease_s / 0.1) + 2):
+        clock.at_s += 0.1
+        again.work()
     assert any(isinstance(entry.record, f.NodeUnreachable) for entry in journal.read())
+
+
+def test_a_standstill_of_the_server_itself_is_no_silence_of_a_launcher(loop, journal, clock):
+    """A suspended machine: no pass came while the time went by, so nobody could have been heard."""
+    submit_and_join(loop)
+    loop.work()
+    clock.at_s += Policy().silence.lease_s * 5
+    loop.work()
+    assert not any(isinstance(entry.record, f.NodeUnreachable) for entry in journal.read())
 
 
 def test_an_older_session_may_not_speak(loop):

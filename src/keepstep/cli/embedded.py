@@ -1,5 +1,6 @@
 """The embedded server as its clients see it: find it, start it, start it again. Owns its process only."""
 
+import contextlib
 import os
 import random
 import subprocess
@@ -8,8 +9,10 @@ import time
 
 from keepstep.cli.client import ServerGone, ToolClient
 from keepstep.server.state_dir import StateDir
+from keepstep.server.views import Leaving
 
 START_WAIT_S = 20.0
+SEE_OFF_WAIT_S = 2.0
 IDLE_EXIT_S = 15.0
 """An embedded server leaves this long after its last job ended and its last client went."""
 
@@ -73,6 +76,20 @@ class EmbeddedServer:
                 start_new_session=True,  # Ctrl-C in the terminal is for the job, not for the control plane
             )
         self._answered = False
+
+    def see_off(self) -> None:
+        """Let the server end if nobody else needs it, and wait until it has. Blocks for SEE_OFF_WAIT_S at most."""
+        try:
+            address = running_address(self._state)
+            if address is None:
+                return
+            with ToolClient(address, self._state.token(), timeout_s=2.0) as server:
+                leaves = server.query("leave", Leaving).leaves
+        except (ServerGone, ValueError):
+            return
+        if leaves and self._process is not None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(SEE_OFF_WAIT_S)
 
     def reap(self) -> None:
         """Collect a server that ended, so that none stays a zombie."""

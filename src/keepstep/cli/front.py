@@ -96,6 +96,7 @@ class Front:
             with contextlib.suppress(asyncio.CancelledError):
                 await link
             await self._reap()
+            await asyncio.to_thread(self._server.see_off)
             self._server.reap()
 
     # ---- the server

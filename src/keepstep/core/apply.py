@@ -116,6 +116,7 @@ def _apply_to_incident(world: World, item: Incident, change: OfIncident, at_s: f
             item.setback = change.reason
             if change.refuse:
                 world.jobs[item.job].invalid.append(change.refuse)
+                world.jobs[item.job].tainted.append(world.jobs[item.job].generation)
         case d.Diagnose():
             _diagnose(world, item, change)
         case d.Choose():
@@ -125,7 +126,7 @@ def _apply_to_incident(world: World, item: Incident, change: OfIncident, at_s: f
         case d.Place():
             _place(world, item, change)
         case d.Wait():
-            item.waits_for, item.resume_at = change.waits_for, change.resume_at
+            item.waits_for, item.resume_at, item.asks = change.waits_for, change.resume_at, change.asks
         case d.Close():
             _close(world, item, change, at_s)
         case _:
@@ -144,7 +145,7 @@ def _open(world: World, change: d.Open, at_s: float) -> None:
         attempts=[Attempt(generation=owner.generation)],
         symptoms=list(change.symptoms),
         undiagnosed=list(change.symptoms),
-        step_before=owner.step,
+        step_before=max(owner.step, owner.committed_step),
         loss_before=owner.loss,
         step_time_before_s=owner.step_time_s,
     )

@@ -148,6 +148,8 @@ class Wait(Struct, frozen=True, kw_only=True, tag=True):
     incident: IncidentId
     waits_for: str
     resume_at: IncidentState
+    asks: str = ""
+    """What an approval allows, where several things wait in one state: ``breaker`` or ``power_off``."""
 
 
 class Remediate(Struct, frozen=True, kw_only=True, tag=True):

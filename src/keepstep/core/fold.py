@@ -387,3 +387,8 @@ def _fenced(world: World, intent: Fence | PowerOff, outcome: f.Fenced, at_s: flo
         return
     launcher.store = outcome.store or launcher.store
     launcher.inventory = outcome.inventory or launcher.inventory
+    leading = world.leading(job)
+    if leading is not None and outcome.inventory is not None:
+        # Snapshots tell how far the ranks had really come, where none of them lived to say it.
+        seen = (offer.step for offer in outcome.inventory.ram if offer.generation == leading.attempts[0].generation)
+        leading.step_before = max(leading.step_before, *seen, -1)

@@ -181,6 +181,8 @@ class Incident(Struct, kw_only=True):
     """A stall that turned out to be no fault: the shell makes the job's deadlines more patient."""
     granted: IncidentState | None = None
     """A person approved what it waited for before it went on in this state; spent with the next diagnosis."""
+    asks: str = ""
+    """What that word is about, see decision.Wait.asks: an answer counts for its own question only."""
     setback: str = ""
     """Why the verification sent it back, where no symptom says so."""
     failed_orders: dict[str, int] = field(default_factory=dict)

@@ -62,8 +62,8 @@ def _hold_named(
     if not missing:
         return None
     open_breaker = breaker(world, policy, len(missing), now_s)
-    if open_breaker and incident.granted is not IncidentState.ISOLATING:
-        return _wait_for_person(incident, open_breaker)
+    if open_breaker and not (incident.granted is IncidentState.ISOLATING and incident.asks == "breaker"):
+        return _wait_for_person(incident, open_breaker, "breaker")
     changes: list[Change] = []
     intents: list[Intent] = []
     for resource in missing:
@@ -199,17 +199,18 @@ def _cannot_fence(incident: Incident, alive: list[Launcher], policy: Policy, now
         incident,
         f"no proof that the old generation is dead on {names}{why}. Approve to power the node off, or end it by hand; "
         "nothing is started until then.",
+        "power_off",
     )
 
 
-def _wait_for_person(incident: Incident, message: str) -> Decision:
+def _wait_for_person(incident: Incident, message: str, asks: str) -> Decision:
     return Decision(
         stage="isolate",
         subject=incident.id,
         reason=message,
         changes=(
             MoveIncident(incident=incident.id, to=IncidentState.WAITING),
-            Wait(incident=incident.id, waits_for=message, resume_at=IncidentState.ISOLATING),
+            Wait(incident=incident.id, waits_for=message, resume_at=IncidentState.ISOLATING, asks=asks),
         ),
         intents=(Notify(subject=incident.id, level="page", message=message),),
     )

@@ -146,6 +146,8 @@ class Job(Struct, kw_only=True):
     step_time_s: float | None = None
     invalid: list[str] = field(default_factory=list)
     """Keys of states that were refused when they were verified or restored."""
+    tainted: list[int] = field(default_factory=list)
+    """Generations that went on from a state which was refused afterwards: what they saved is no better."""
     committed_step: int = -1
     committed_key: str = ""
     committed: list[DiskOffer] = field(default_factory=list)

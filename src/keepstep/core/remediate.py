@@ -30,6 +30,8 @@ def remediate(resource: Resource, world: World, policy: Policy, now_s: float) ->
             return _first_step(resource, world, policy, waited_s)
         case R.REMEDIATING | R.VALIDATING:
             return _step(resource, world, policy, now_s)
+        case R.PROBATION if resource.gate_passed_entry is None:
+            return _move(resource, R.LOST, "another part, firmware or boot than the one that passed the gate")
         case R.PROBATION if resource.gated and not world.orders_on(resource.id):
             return _let_in(resource, world)
         case R.PROBATION if waited_s >= policy.device.probation_s:

@@ -125,7 +125,7 @@ def candidates(job: Job, attempt: Attempt) -> list[Candidate]:
     unread = dict.fromkeys(attempt.unread)
     found = _from_ram(alive) + _from_disk(alive, job, unread)
     refused = set(attempt.rejected) | set(job.invalid) | {key for key, _ in unread if key.startswith("ram:")}
-    fresh = [c for c in found if c.restore.key not in refused]
+    fresh = [c for c in found if c.restore.key not in refused and c.restore.generation not in job.tainted]
     return sorted(fresh, key=lambda c: (-c.restore.step, c.restore.tier != "ram", -c.restore.generation))
 
 

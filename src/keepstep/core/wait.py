@@ -21,7 +21,7 @@ def wait(incident: Incident, world: World, policy: Policy, now_s: float) -> Deci
         if not granted:
             return _end(incident, f"{by} refused: {incident.waits_for}")
         intents: tuple[Intent, ...] = ()
-        if incident.resume_at is IncidentState.ISOLATING and incident.attempt.fence_tries:
+        if incident.asks == "power_off":
             intents = power_off(incident, world)
         return Decision(
             stage="wait",
@@ -34,7 +34,7 @@ def wait(incident: Incident, world: World, policy: Policy, now_s: float) -> Deci
             intents=intents,
         )
     fenced = not any(launcher.running for launcher in job.launchers.values())
-    if incident.resume_at is IncidentState.ISOLATING and incident.attempt.fence_tries and fenced:
+    if incident.asks == "power_off" and fenced:
         return Decision(
             stage="wait",
             subject=incident.id,

@@ -19,7 +19,7 @@ STEP_TIME_S = 0.1
 """A step of the demo's model takes 10 to 30 ms; padded to this, a person can follow it."""
 START_STEPS = 20
 """Before the first fault."""
-STEPS_PER_FAULT = 30
+STEPS_PER_FAULT = 22
 GAP_STEPS = 12
 """Steps between the end of a recovery and the next fault."""
 MARK = ".keepstep-demo"

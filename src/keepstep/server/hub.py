@@ -7,7 +7,7 @@ disk. Orders are delivered at least once: when they are decided, and again whene
 import asyncio
 import hmac
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import msgspec
 
@@ -22,6 +22,7 @@ from keepstep.server.connection import Connection
 from keepstep.server.local_orders import is_local, session_of
 from keepstep.server.loop import ControlLoop, Received
 from keepstep.server.queries import Desk, UnknownSubject, answer
+from keepstep.server.views import Leaving
 from keepstep.wire.messages import (
     PROTOCOL,
     Ack,
@@ -61,6 +62,8 @@ class Hub:
         self._local: Engine | None = None
         self._superseded_s: dict[Connection, float] = {}
         self.last_client_s = clock.now_s()
+        self.on_leave: Callable[[], None] | None = None
+        """Ends an embedded server; None for one that was started to stay."""
 
     def run(self, local: Engine) -> None:
         """Begin. ``local`` carries out the orders that no launcher can; open ones of an earlier life go to it again."""
@@ -198,12 +201,22 @@ class Hub:
 
     def _answer(self, query: Query) -> Reply:
         books = self._loop.books
+        if query.what == "leave":
+            return Reply(ok=True, body=msgspec.Raw(msgspec.msgpack.encode(self._leaving())))
         desk = Desk(books.world, books.history, self._loop.vitals, self._clock.now_s())
         try:
             view = answer(desk, query.what, query.args)
         except (UnknownSubject, ValueError) as error:
             return Reply(ok=False, error=str(error))
         return Reply(ok=True, body=msgspec.Raw(msgspec.msgpack.encode(view)))
+
+    def _leaving(self) -> Leaving:
+        """The last client of an embedded server sees it off, so that nothing is left behind."""
+        alone = len(self._connections) <= 1 and not self._loop.books.world.live_jobs
+        if self.on_leave is None or not alone:
+            return Leaving(leaves=False)
+        asyncio.get_running_loop().call_soon(self.on_leave)
+        return Leaving(leaves=True)
 
     def observe(self, *facts: Fact) -> None:
         """Facts of the server itself: what its own orders brought about."""

@@ -32,6 +32,12 @@ class Jobs(Struct, frozen=True, kw_only=True):
     jobs: tuple[JobView, ...]
 
 
+class Leaving(Struct, frozen=True, kw_only=True):
+    """Answer to ``leave``: whether the embedded server ends now. It stays while a job lives or another client is there."""
+
+    leaves: bool
+
+
 class IncidentLine(Struct, frozen=True, kw_only=True):
     id: str
     job: str

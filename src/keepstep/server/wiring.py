@@ -104,6 +104,7 @@ async def _serve(config: ServerConfig, journal: SqliteJournal) -> int:
     config.state.publish_address(address)
     log.info("server %s of %s listens on %s", identity, config.state.path, address)
     if config.exit_when_idle_s is not None:
+        hub.on_leave = lambda: _end(done, 0)
         _leave_when_idle(hub, clock, config.exit_when_idle_s, done)
     code = await done
     hub.stop()

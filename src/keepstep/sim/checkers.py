@@ -11,16 +11,19 @@ import msgspec
 from keepstep.core import decision as d
 from keepstep.core import facts as f
 from keepstep.core.catalog import SIGNALS
-from keepstep.core.ids import JobId, NodeId, ResourceId, device_resource, node_of, node_resource, slot_of
+from keepstep.core.ids import JobId, NodeId, ResourceId, device_resource, node_of, node_resource
 from keepstep.core.intents import Intent, Launch, Order, PowerOff, Restore
 from keepstep.core.policy import Policy
 from keepstep.core.world import World
-from keepstep.sim.machine import Machine, Snapshot
+from keepstep.sim.machine import Snapshot
 from keepstep.sim.training import Run, SimJob, SimRank
 
 if TYPE_CHECKING:
     from keepstep.sim.fleet import FleetState
     from keepstep.sim.launcher import SimLauncher
+
+
+_HURT_S = 60.0
 
 
 class CheckFailed(Exception):
@@ -94,39 +97,21 @@ class Checkers:
             del self._condemned[resource]
 
     def _redeemed(self, resource: ResourceId, condemned: Condemned) -> bool:
-        """A gate passed since then, of this very part, firmware and boot."""
-        machine = self._fleet.machines[node_of(resource)]
-        slot = slot_of(resource)
-        device = machine.devices[slot] if slot is not None else None
-        serial = device.serial if device is not None else str(machine.node)
-        firmware = device.firmware if device is not None else ""
-        return any(
-            run.passed
-            and run.resource == resource
-            and run.at_s >= condemned.since_s
-            and (run.serial, run.boot_id, run.firmware) == (serial, machine.boot_id, firmware)
-            for run in machine.gate_runs
-        )
+        """A gate was really run and really passed since then."""
+        runs = self._fleet.machines[node_of(resource)].gate_runs
+        return any(run.passed and run.resource == resource and run.at_s >= condemned.since_s for run in runs)
 
     def _condemn(self, resource: ResourceId, why: str) -> None:
         self._condemned[resource] = Condemned(self._next_order, self._fleet.now_s, why)
 
-    def machine_lost(self, machine: Machine) -> None:
-        """Power or a reboot: every part goes through the gate before it works again, once the server knows of it."""
-        # The engine learns of it through witnesses; see `folded`.
-
-    def device_failed(self, rank: SimRank) -> None:
-        """Ground truth of a failure of a device's own."""
-
-    def folded(self, fact: f.Fact, policy: Policy, now_s: float, breaker_limit: int) -> None:
+    def folded(self, fact: f.Fact, policy: Policy, now_s: float) -> None:
         """A fact has reached the journal: from here on the engine knows."""
         match fact:
             case f.SignalSeen(resource=resource, signal=signal):
                 machine = self._fleet.machines[node_of(resource)]
                 row = SIGNALS.get(signal)
                 stale = bool(fact.boot_id) and fact.boot_id != machine.boot_id
-                recent = [s for s in self._isolations if now_s - s < policy.breaker.window_s]
-                if row is not None and row.isolate and not stale and len(recent) < breaker_limit:
+                if row is not None and row.isolate and not stale:
                     self._condemn(resource, f"signal {signal} was seen")
             case f.HoldRequested(resource=resource, source=source):
                 self._held_by_person.setdefault(resource, {})[source] = self._next_order
@@ -157,7 +142,10 @@ class Checkers:
         for change in decision.changes:
             match change:
                 case d.MoveResource(to=to) if to.value == "quarantined":
-                    self._isolations.append(self._fleet.now_s)
+                    self._isolated(decision, world, policy)
+                case d.Dismiss(queue="signals") if self._recent_isolations(policy) >= breaker_limit(world, policy):
+                    # No hold without a person: the breaker is open, by our own count.
+                    self._condemned.pop(ResourceId(decision.subject), None)
                 case d.DropHold(source=source) if not source.startswith("keepstep:"):
                     self._fail("7 a person's hold", f"the engine lifts the hold of {source}")
                 case _:
@@ -165,6 +153,18 @@ class Checkers:
         for order in orders:
             self._next_order = max(self._next_order, order.number + 1)
             self._order(order, decision, world, policy)
+
+    def _isolated(self, decision: d.Decision, world: World, policy: Policy) -> None:
+        """6: the breaker, recounted."""
+        self._isolations.append(self._fleet.network.server.now_s)
+        recent, limit = self._recent_isolations(policy), breaker_limit(world, policy)
+        if recent > limit and not self._approved.get(decision.subject, False):
+            self._fail("6 breaker", f"{recent} resources are isolated within {policy.breaker.window_s:g} s")
+
+    def _recent_isolations(self, policy: Policy) -> int:
+        """By the server's clock, which may have jumped."""
+        now_s = self._fleet.network.server.now_s
+        return sum(1 for s in self._isolations if now_s - s < policy.breaker.window_s)
 
     def _order(self, order: Order, decision: d.Decision, world: World, policy: Policy) -> None:
         match order.intent:
@@ -203,6 +203,7 @@ class Checkers:
             )
         if launch.restore is not None:
             self._of_this_job(job, launch.restore)
+            self._complete(job, launch.restore, heard)
 
     def _engine_hears(self, launcher: "SimLauncher", world: World) -> bool:
         known = world.jobs[launcher.job.id].launchers.get(launcher.node)
@@ -218,7 +219,10 @@ class Checkers:
                 groups.setdefault((s.step, s.generation, s.world_size), []).append(s)
         best = (-1, "nothing")
         for (step, generation, size), snapshots in groups.items():
-            if any(s.rotten for s in snapshots) or not self._readable(job, f"ram:g{generation}:s{step}"):
+            writer = job.runs.get(generation)
+            if (writer is not None and writer.poisoned) or any(s.rotten for s in snapshots):
+                continue
+            if not self._readable(job, f"ram:g{generation}:s{step}"):
                 continue
             held = {digest: None for s in snapshots for digest in s.held}
             parts = {rank: digests for s in snapshots for rank, digests in s.parts.items()}
@@ -229,6 +233,9 @@ class Checkers:
     def _best_disk(self, job: SimJob) -> tuple[int, str]:
         best = (-1, "nothing")
         for c in job.disk.values():
+            writer = job.runs.get(c.generation)
+            if writer is not None and writer.poisoned:
+                continue
             if not c.damage and self._readable(job, c.key) and (job.id, c.key) in self._disk:
                 best = max(best, (c.step, f"checkpoint {c.key}"))
         return best
@@ -236,6 +243,18 @@ class Checkers:
     def _of_this_job(self, job: SimJob, restore: Restore) -> None:
         if restore.tier == "disk" and restore.key not in job.disk:
             self._fail("3 state of this job", f"{restore.key} is none of {job.id}'s")
+
+    def _complete(self, job: SimJob, restore: Restore, heard: "list[SimLauncher]") -> None:
+        """A state in memory has every rank's part, unless something took it from under the engine a moment ago."""
+        if restore.tier != "ram" or self._fleet.now_s - self._fleet.memory_hurt_s < _HURT_S:
+            return
+        parts: dict[int, None] = {}
+        for launcher in heard:
+            for s in launcher.machine.memory.get(job.id, []):
+                if (s.step, s.generation) == (restore.step, restore.generation):
+                    parts.update(dict.fromkeys(s.parts))
+        if len(parts) < restore.world_size:
+            self._fail("3 complete state", f"{restore.key} has {len(parts)} of {restore.world_size} ranks")
 
     def committed(self, fact: f.CheckpointCommitted) -> None:
         """The server has been told of it."""
@@ -272,14 +291,17 @@ class Checkers:
 
     # ---- 9: everything ends
 
-    def ended(self, world: World) -> None:
-        """After the liveness phase."""
+    def incidents_ended(self, world: World) -> None:
+        """A while after the last fault."""
         for incident in world.incidents.values():
             if incident.open or incident.closed_s is None:
                 self._fail("9 everything ends", f"{incident.id} is still {incident.state.value}: {incident.waits_for}")
         for job in world.jobs.values():
             if job.finished_s is None:
                 self._fail("9 everything ends", f"job {job.id} is still {job.state.value}")
+
+    def ended(self, world: World) -> None:
+        """After the liveness phase."""
         resting = ("in_service", "repair", "lost", "retired")
         for resource in world.resources.values():
             if resource.state.value not in resting:
@@ -295,6 +317,10 @@ class Checkers:
             if lost:
                 self._fail("7 a person's hold", f"the hold of {lost[0]} on {resource_id} is gone")
             self._fleet.probes.hit("person's hold kept")
+
+
+def breaker_limit(world: World, policy: Policy) -> int:
+    return max(policy.breaker.absolute, int(policy.breaker.fraction * len(world.resources)))
 
 
 def comparable(world: World) -> Any:

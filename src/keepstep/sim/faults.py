@@ -9,6 +9,7 @@ from random import Random
 
 from keepstep.core import facts as f
 from keepstep.core.ids import ResourceId, Session, device_resource, node_resource
+from keepstep.core.resource import ResourceState
 from keepstep.core.world import World
 from keepstep.sim.fleet import FleetState
 from keepstep.sim.launcher import SimLauncher
@@ -328,6 +329,7 @@ class Faults:
         if found is None:
             return False
         job, run, rank = found
+        self._fleet.memory_hurt_s = self._fleet.now_s
         if self._rng.random() < 0.5:
             run.memory_from[rank.node] = run.step(self._fleet.now_s)
             self._fleet.machines[rank.node].memory.pop(job.id, None)
@@ -358,6 +360,7 @@ class Faults:
         if found is None:
             return False
         job, run, rank = found
+        self._fleet.memory_hurt_s = self._fleet.now_s
         for node in run.nodes:
             run.memory_from[node] = run.step(self._fleet.now_s)
         for machine in self._fleet.machines.values():
@@ -452,6 +455,25 @@ class Faults:
         server.stale(f.StepsAdvanced(job=job.id, generation=older.generation, step=older.base + 1, ranks=1))
         server.stale(f.NodeLeft(job=job.id, node=rank.node, session=Session("nobody"), reason="late"))
         server.stale(f.Answered(intent=1, outcome=f.Fenced(generation=99, proof="killed")))
+        return True
+
+    def stale_gate(self) -> bool:
+        """A gate's word of another boot, another part or an earlier run, while the resource is being validated."""
+        server = self._fleet.network.server
+        found = [r for r in server.world.resources.values() if r.state is ResourceState.VALIDATING]
+        if not found or not server.up or server.paused:
+            return False
+        r = self._rng.choice(found)
+        wrong = self._rng.choice(("boot", "serial", "run"))
+        word = f.GateFinished(
+            resource=r.id,
+            serial="another" if wrong == "serial" else r.serial,
+            boot_id="another" if wrong == "boot" else r.boot_id,
+            firmware=r.firmware,
+            passed=True,
+            run=1 if wrong == "run" else 0,
+        )
+        server.stale(word)
         return True
 
     # ---- people

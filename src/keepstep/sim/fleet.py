@@ -42,6 +42,8 @@ class FleetState:
         self.launch_failure_share = options.launch_failure_share
         self.verify_failure_share = options.verify_failure_share
         self._slow: dict[str, float] = {}
+        self.memory_hurt_s = -1e9
+        """When something last happened to the memory tier of any job."""
         self._pids = 1000
         self._sessions = 0
 
@@ -107,6 +109,7 @@ class FleetState:
         if not launcher.alive:
             return
         launcher.alive = False
+        self.memory_hurt_s = self.now_s
         self.network.detach(launcher.session, noticed=noticed)
         launcher.machine.memory.pop(launcher.job.id, None)
         for rank in [r for r in launcher.job.alive() if r.session == launcher.session]:
@@ -131,7 +134,7 @@ class FleetState:
             for rank in [r for r in job.alive() if r.node == machine.node]:
                 self.rank_gone(rank)
         machine.power_off()
-        self.checkers.machine_lost(machine)
+        self.memory_hurt_s = self.now_s
         if reboot:
             self.timeline.after(self.rng.uniform(*_BOOT_S), lambda: self.machine_on(machine))
 
@@ -156,10 +159,10 @@ class FleetState:
         run = job.runs.get(launch.generation)
         if run is None:
             base = launch.restore.step if launch.restore is not None else 0
-            wrong = launch.restore is not None and launch.restore.key == job.bad_loss_key
+            wrong = launch.restore is not None and self._is_poisoned(job, launch.restore)
             wrong = launch.restore is not None and launch.restore.key == job.bad_loss_key
             run = Run(job.id, launch.generation, launch.world_size, launch.restore, job.step_time_s, base, self.now_s)
-            run.store, run.faulty = launch.store, wrong or self.slowness("start") > 1.0
+            run.store, run.poisoned, run.faulty = launch.store, wrong, wrong or self.slowness("start") > 1.0
             run.still_since_s = self.now_s
             job.runs[launch.generation] = run
         while len(run.nodes) <= launch.group_rank:
@@ -174,6 +177,10 @@ class FleetState:
             job.live.setdefault(launcher.node, []).append(rank)
             delay_s = self.rng.uniform(*self.options.launch_s) * self.slowness("start")
             self.timeline.after(delay_s, lambda rank=rank: self._ready(job, run, rank))  # type: ignore[misc]
+
+    def _is_poisoned(self, job: SimJob, restore: Restore) -> bool:
+        writer = job.runs.get(restore.generation)
+        return restore.key == job.bad_loss_key or (writer is not None and writer.poisoned)
 
     def _ready(self, job: SimJob, run: Run, rank: SimRank) -> None:
         if not rank.alive or rank.stopped:
@@ -372,5 +379,4 @@ class FleetState:
         if rank.alive:
             run.faulty = True
             serial = self.machines[rank.node].devices[rank.slot].serial
-            self.checkers.device_failed(rank)
             self.rank_ended(rank, error=ErrorRecord(kind="DeviceFault", message=serial, signature=f"device:{serial}"))

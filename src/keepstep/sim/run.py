@@ -219,6 +219,10 @@ class Simulation:
         self.faults.continue_stopped()
         self._capacity()
         self.server.tick_cap_s = max(5.0, self.scenario.tick_cap_s)
+        soon_s = now_s + self.scenario.incidents_end_s
+        while not self._jobs_over() and self._timeline.now_s < soon_s:
+            self._timeline.step(soon_s)
+        fleet.checkers.incidents_ended(self.server.world)
         until_s = now_s + self.scenario.liveness_s
         while not self._settled() and self._timeline.now_s < until_s:
             if not self._timeline.step(until_s):
@@ -236,13 +240,14 @@ class Simulation:
             for _ in range(min(_FRESH_NODES, job.spec.elasticity.max_nodes)):
                 fleet.join(job, self._machine(len(fleet.machines), job.spec.nproc_per_node), spare=True)
 
-    def _settled(self) -> bool:
+    def _jobs_over(self) -> bool:
         world = self.server.world
+        return self.server.up and not world.open_incidents and not world.live_jobs
+
+    def _settled(self) -> bool:
         return (
-            self.server.up
-            and not world.open_incidents
-            and not world.live_jobs
-            and not world.busy_resources
+            self._jobs_over()
+            and not self.server.world.busy_resources
             and all(not job.alive() for job in self.fleet.jobs.values())
         )
 

@@ -60,6 +60,8 @@ class Scenario(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How long faults arrive."""
     liveness_s: float = 40_000.0
     """Within this everything must have ended after the last fault."""
+    incidents_end_s: float = 1750.0
+    """Within this every incident and every job must have ended."""
     faults: dict[str, float] = field(default_factory=dict)
     """Name in faults.FAULTS -> weight."""
     fault_every_s: Range = (15.0, 90.0)

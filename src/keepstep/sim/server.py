@@ -253,8 +253,7 @@ class SimServer:
     def _note(self, fact: f.Fact) -> None:
         """For the checkers and probes only."""
         checkers, probes = self._fleet.checkers, self._fleet.probes
-        limit = max(self._policy.breaker.absolute, int(self._policy.breaker.fraction * len(self.world.resources)))
-        checkers.folded(fact, self._policy, self._fleet.now_s, limit)
+        checkers.folded(fact, self._policy, self._fleet.now_s)
         match fact:
             case f.CheckpointCommitted():
                 checkers.committed(fact)

@@ -69,6 +69,8 @@ class Run:
     """Node -> by how many snapshots its mirror is behind."""
     faulty: bool = False
     """Something really happened to it: a restart is justified."""
+    poisoned: bool = False
+    """It goes on from a state that is intact and wrong, and so is whatever it saves."""
     finished: dict[int, None] = field(default_factory=dict)
 
     @property
@@ -132,7 +134,7 @@ class SimJob:
         return [rank for ranks in self.live.values() for rank in ranks]
 
     def loss(self, run: Run, step: int) -> float:
-        if run.restore is not None and run.restore.key == self.bad_loss_key:
+        if run.poisoned:
             return 1e6
         return 2.0 + 8.0 / (1.0 + step / 200.0)
 
