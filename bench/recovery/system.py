@@ -5,9 +5,12 @@ node's and a replacement is part of the case, a warm spare stands by from the st
 """
 
 import os
+import time
 from typing import ClassVar
 
 from harness import HERE, Base  # the harness's own module, present where this file is copied to
+
+LEAVE_WAIT_S = 10.0
 
 
 class System(Base):
@@ -49,7 +52,8 @@ class System(Base):
             self._launcher(run, nodes, spare=True)
 
     def _launcher(self, run, node, spare=False):
-        smallest = 1 if run.fault == "F4" else self.nodes  # F4 without a replacement: the job is declared elastic
+        # Without a replacement the job is declared elastic.
+        smallest = 1 if run.fault in ("F4", "F4h") else self.nodes
         cmd = [
             self.py(), "-m", "keepstep.launcher", "--server", self._address(run), "--state-dir", self._state(run),
             "--job", run.id, "--node", f"n{node}", "--nproc-per-node", str(4 // self.nodes),
@@ -68,6 +72,11 @@ class System(Base):
         return bool(events) and len({e["rank"] for e in events}) >= (log[-1][6] if log else 4)
 
     def stop(self, run):
+        """Launchers leave by themselves when the server has told them; the server is there to stay, so it is ended."""
+        launchers = [child for child in run.children if child.bench_name != "server"]
+        deadline = time.time() + LEAVE_WAIT_S
+        while time.time() < deadline and any(child.poll() is None for child in launchers):
+            time.sleep(0.02)
         for child in run.children:
             if child.bench_name == "server":
                 child.terminate()

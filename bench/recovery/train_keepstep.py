@@ -28,7 +28,7 @@ def main() -> None:
 
 def train(rank: int, world: int, restart: int) -> None:
     model, optimizer = C.build()
-    run = keepstep.session(model=model, optimizer=optimizer, snapshot_every_steps=1)
+    run = keepstep.session(model=model, optimizer=optimizer, snapshot_every_steps=1, elastic=True)
     shards = range(rank * C.SHARDS // world, (rank + 1) * C.SHARDS // world)
     C.event("loop", rank=rank, world=world, restart=restart, t0=T0)
     for step in run.steps(C.STEPS):

@@ -58,7 +58,7 @@ def _hold_named(
 ) -> Decision | None:
     source = f"keepstep:{incident.id}"
     named = [world.resources[r] for r in diagnosis.resources if r in world.resources]
-    missing = [r for r in named if source not in r.holds and r.state in _CAN_QUARANTINE]
+    missing = [r for r in named if source not in r.holds and r.state in _CAN_QUARANTINE and not _redeemed(r, diagnosis)]
     if not missing:
         return None
     open_breaker = breaker(world, policy, len(missing), now_s)
@@ -79,6 +79,12 @@ def _hold_named(
         changes=tuple(changes),
         intents=tuple(intents),
     )
+
+
+def _redeemed(resource: Resource, diagnosis: Diagnosis) -> bool:
+    """It was held, and has passed the gate since: validation can be quicker than the fencing of a large job."""
+    passed = resource.gate_passed_entry
+    return passed is not None and all(evidence.entry < passed for evidence in diagnosis.evidence)
 
 
 def quarantine(resource: Resource, source: str, reason: str) -> list[Change]:

@@ -27,10 +27,13 @@ def select(incident: Incident, world: World, policy: Policy, now_s: float) -> De
     if incident.undiagnosed:
         return reopen(incident, "select")
     if attempt.restore_chosen and not _refused(attempt) and not _reader_lost(job, attempt):
-        if not set(attempt.verified_by) >= set(attempt.verify_asked):
-            return _ask_again(incident, job, world)
-        if not outdated(job, attempt):
-            return _on(incident)
+        if set(attempt.verified_by) >= set(attempt.verify_asked):
+            if not outdated(job, attempt):
+                return _on(incident)
+        elif not _stuck(incident, world):
+            return None
+        elif readers := _again(job, attempt):
+            return _ask_again(incident, job, readers)
     found = candidates(job, attempt)
     if found:
         return _propose(incident, job, found[0])
@@ -55,16 +58,14 @@ def _reader_lost(job: Job, attempt: Attempt) -> bool:
     return any(not launcher.reachable or launcher.left for launcher in awaited)
 
 
-def _ask_again(incident: Incident, job: Job, world: World) -> Decision | None:
-    attempt = incident.attempt
-    assert attempt.restore is not None
-    if not _stuck(incident, world):
-        return None
+def _ask_again(incident: Incident, job: Job, readers: dict[NodeId, tuple[str, ...]]) -> Decision:
+    restore = incident.attempt.restore
+    assert restore is not None
     return Decision(
         stage="select",
         subject=incident.id,
-        reason=f"the verification of {attempt.restore.key} is overdue; asking again",
-        intents=_verify(job, Candidate(restore=attempt.restore, readers=_again(job, attempt))),
+        reason=f"the verification of {restore.key} is overdue; asking again",
+        intents=_verify(job, Candidate(restore=restore, readers=readers)),
     )
 
 

@@ -5,27 +5,17 @@ of probes mark nothing, so that any restart that follows them is a violation.
 """
 
 from collections.abc import Callable
-from random import Random
 
 from keepstep.core import facts as f
-from keepstep.core.ids import ResourceId, Session, device_resource, node_resource
-from keepstep.core.resource import ResourceState
-from keepstep.core.world import World
-from keepstep.sim.fleet import FleetState
+from keepstep.core.ids import ResourceId, device_resource, node_resource
 from keepstep.sim.launcher import SimLauncher
 from keepstep.sim.machine import Machine
-from keepstep.sim.training import Run, SimJob, SimRank
+from keepstep.sim.training import Run
+from keepstep.sim.words import Words
 
 
-class Faults:
+class Faults(Words):
     """``inject`` returns whether there was anything to hit."""
-
-    def __init__(self, fleet: FleetState, rng: Random) -> None:
-        self._fleet = fleet
-        self._rng = rng
-        self.injected: list[tuple[float, str]] = []
-        self.calm = False
-        self._held: list[tuple[ResourceId, str]] = []
 
     def inject(self, name: str) -> bool:
         for incident in self._world.open_incidents:
@@ -34,38 +24,6 @@ class Faults:
         if done:
             self.injected.append((self._fleet.now_s, name))
         return done
-
-    # ---- choosing
-
-    @property
-    def _world(self) -> World:
-        return self._fleet.network.server.world
-
-    def _job(self) -> SimJob | None:
-        live = [job for job in self._fleet.jobs.values() if not job.ended]
-        return self._rng.choice(live) if live else None
-
-    def _rank(self) -> tuple[SimJob, Run, SimRank] | None:
-        """A live rank of the newest generation of a job."""
-        job = self._job()
-        run = job.run() if job is not None else None
-        ranks = [r for r in run.ranks.values() if r.alive] if run is not None else []
-        if job is None or run is None or not ranks:
-            return None
-        return job, run, self._rng.choice(ranks)
-
-    def _launcher(self) -> SimLauncher | None:
-        alive = [x for x in self._fleet.launchers.values() if x.alive and not x.job.ended]
-        return self._rng.choice(alive) if alive else None
-
-    def _machine(self) -> Machine:
-        return self._rng.choice(list(self._fleet.machines.values()))
-
-    def _return_s(self) -> float:
-        return self._rng.uniform(*self._fleet.options.return_s)
-
-    def _later(self, delay_s: float, action: Callable[[], None]) -> None:
-        self._fleet.timeline.after(delay_s, action)
 
     # ---- ranks
 
@@ -321,6 +279,24 @@ class Faults:
         device.gate, device.flaky_s = "pass", 0.0
         return self._power(reboot=True)
 
+    def gate_closed(self) -> bool:
+        """Somebody at the node itself closes its gate: launches are refused there, and the server is not told."""
+        machine = self._machine()
+        resource = device_resource(machine.node, self._rng.choice(list(machine.devices)))
+        if resource in machine.held:
+            return False
+        machine.held[resource] = "closed by hand"
+        self._later(self._return_s(), lambda: self._open_gate(machine, resource))
+        return True
+
+    def open_gates(self, machine: Machine) -> None:
+        for resource in list(machine.held):
+            self._open_gate(machine, resource)
+
+    def _open_gate(self, machine: Machine, resource: ResourceId) -> None:
+        if machine.held.get(resource) == "closed by hand":
+            del machine.held[resource]
+
     # ---- state
 
     def memory_lost(self) -> bool:
@@ -415,67 +391,6 @@ class Faults:
         self._fleet.network.server.pause(self._rng.uniform(0.5, 40.0))
         return True
 
-    # ---- words
-
-    def probe_failed(self) -> bool:
-        job = self._job()
-        if job is not None:
-            self._fleet.network.server.observe(f.ProbeFailed(source="status", job=job.id, detail="timed out"))
-        return job is not None
-
-    def duplicate_facts(self) -> bool:
-        """The same words again, under a new number."""
-        found = self._rank()
-        launcher = self._launcher()
-        if found is None or launcher is None:
-            return False
-        for fact in list(launcher.last_facts):
-            launcher.report(fact)
-        return True
-
-    def stale_facts(self) -> bool:
-        """Words of an older generation or of a closed session arrive late."""
-        job = self._job()
-        run = job.run() if job is not None else None
-        if job is None or run is None or run.generation < 2:
-            return False
-        older = job.runs.get(run.generation - 1)
-        rank = next(iter(older.ranks.values()), None) if older is not None else None
-        if older is None or rank is None:
-            return False
-        server = self._fleet.network.server
-        if server.world.jobs[job.id].generation < run.generation:
-            return False
-        server.stale(
-            f.RankExited(
-                job=job.id, node=rank.node, session=rank.session, generation=older.generation, rank=rank.rank,
-                slot=rank.slot, signal=9, step=older.base,
-            )
-        )  # fmt: skip
-        server.stale(f.StepsAdvanced(job=job.id, generation=older.generation, step=older.base + 1, ranks=1))
-        server.stale(f.NodeLeft(job=job.id, node=rank.node, session=Session("nobody"), reason="late"))
-        server.stale(f.Answered(intent=1, outcome=f.Fenced(generation=99, proof="killed")))
-        return True
-
-    def stale_gate(self) -> bool:
-        """A gate's word of another boot, another part or an earlier run, while the resource is being validated."""
-        server = self._fleet.network.server
-        found = [r for r in server.world.resources.values() if r.state is ResourceState.VALIDATING]
-        if not found or not server.up or server.paused:
-            return False
-        r = self._rng.choice(found)
-        wrong = self._rng.choice(("boot", "serial", "run"))
-        word = f.GateFinished(
-            resource=r.id,
-            serial="another" if wrong == "serial" else r.serial,
-            boot_id="another" if wrong == "boot" else r.boot_id,
-            firmware=r.firmware,
-            passed=True,
-            run=1 if wrong == "run" else 0,
-        )
-        server.stale(word)
-        return True
-
     # ---- people
 
     def person_holds(self) -> bool:
@@ -487,7 +402,6 @@ class Faults:
             return False
         source = f"person:{self._rng.choice(('alice', 'bob'))}"
         server.observe(f.HoldRequested(resource=resource, source=source, by=source, reason="looking at it"))
-        self._held.append((resource, source))
         if self._rng.random() < 0.7:
             self._later(self._return_s(), lambda: self.lift(resource, source))
         return True
@@ -527,8 +441,11 @@ class Faults:
         return True
 
 
+_NO_FAULTS = ("inject", "heal", "lift", "continue_stopped", "open_gates")
+
 FAULTS: dict[str, Callable[[Faults], bool]] = {
     name: method
-    for name, method in vars(Faults).items()
-    if callable(method) and not name.startswith("_") and name not in ("inject", "heal", "lift", "continue_stopped")
+    for owner in (Words, Faults)
+    for name, method in vars(owner).items()
+    if callable(method) and not name.startswith("_") and name not in _NO_FAULTS
 }

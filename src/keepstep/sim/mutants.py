@@ -32,7 +32,7 @@ from keepstep.core.incident import Incident, IncidentState
 from keepstep.core.intents import Fence, PowerOff, VerifyCheckpoint
 from keepstep.core.job import Job, JobState, Launcher
 from keepstep.core.policy import Policy
-from keepstep.core.resource import Resource, ResourceState
+from keepstep.core.resource import Resource
 from keepstep.core.world import World
 from keepstep.sim import server
 from keepstep.sim.run import Result, run
@@ -77,6 +77,8 @@ def _fence_survivors_not() -> list[Patch]:
         if decision is None or diagnosis is None or not diagnosis.lost_nodes:
             return decision
         fences = tuple(i for i in decision.intents if not isinstance(i, Fence) or i.node in diagnosis.lost_nodes)
+        if not fences and not decision.changes:
+            return None
         return msgspec.structs.replace(decision, intents=fences)
 
     def blind(world: World, intent: Any, decision: d.Decision) -> None:
@@ -254,22 +256,13 @@ def _silence_is_death() -> list[Patch]:
     return [(fold, "_of_launcher", of_launcher)]
 
 
-def _skip_gate() -> list[Patch]:
-    true = apply.move_resource
+def _failed_gate_counts() -> list[Patch]:
+    true = fold._gate
 
-    def move(world: World, item: Resource, to: ResourceState, at_s: float) -> None:
-        true(world, item, to, at_s)
-        if to is ResourceState.VALIDATING:
-            item.gate_verdict, item.gate_passed_entry = "passed", 1
+    def gate(world: World, fact: f.GateFinished, seen: Any) -> None:
+        true(world, msgspec.structs.replace(fact, passed=True), seen)
 
-    true_remediate = apply._apply_to_resource
-
-    def change(item: Resource, what: Any, at_s: float) -> None:
-        verdict = item.gate_verdict
-        true_remediate(item, what, at_s)
-        item.gate_verdict = verdict
-
-    return [(apply, "move_resource", move), (apply, "_apply_to_resource", change)]
+    return [(fold, "_gate", gate)]
 
 
 def _gate_of_another_boot() -> list[Patch]:
@@ -375,7 +368,7 @@ def _greet_live(server: SimServer, launcher: Any) -> int:
 
 MUTANTS: tuple[Mutant, ...] = (
     Mutant("launch without waiting for fences", "mixed", _launch_without_fence),
-    Mutant("survivors are not fenced, and the invariant is blind", "mixed", _fence_survivors_not),
+    Mutant("survivors are not fenced, and the invariant is blind", "partition", _fence_survivors_not, 30),
     Mutant("the session of a fact is ignored", "mixed", _ignore_session, 30),
     Mutant("nothing is held", "storm", _no_holds),
     Mutant("signals are forgotten while an incident is open", "storm", _forget_signals, 20),
@@ -393,7 +386,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant("a verdict changes the World", "storm", _breaker_touches_world, 20),
     Mutant("a stale end of a rank counts", "mixed", _stale_rank_exit, 30),
     Mutant("silence is death", "silence", _silence_is_death),
-    Mutant("the gate is skipped", "storm", _skip_gate, 20),
+    Mutant("a gate that failed counts as passed", "storm", _failed_gate_counts, 20),
     Mutant("a gate of another boot counts", "storm", _gate_of_another_boot, 30),
     Mutant("the self-fence deadline passes too early", "partition", _proof_too_early, 40),
     Mutant("a late answer is proof of death", "partition", _overdue_is_proof, 40),
@@ -402,7 +395,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant("failures of a device are not counted", "program", _count_no_failures, 40),
     Mutant("power-off without approval", "partition", _power_off_at_once, 20),
     Mutant("every incident is no fault", "mixed", _everything_is_no_fault),
-    Mutant("nobody is told that the job ended", "mixed", _tell_nobody, 20),
+    Mutant("nobody is told that the job ended", "program", _tell_nobody, 20),
 )
 
 

@@ -10,7 +10,7 @@ from keepstep.core import decision as d
 from keepstep.core import facts as f
 from keepstep.core.errors import InvariantBroken
 from keepstep.core.ids import IncidentId, JobId, NodeId
-from keepstep.core.incident import Incident, IncidentState
+from keepstep.core.incident import Diagnosis, Incident, IncidentState
 from keepstep.core.policy import Policy
 from keepstep.sim.checkers import CheckFailed
 from keepstep.sim.clock import Timeline, stream
@@ -205,11 +205,14 @@ class Simulation:
             machine.bmc_alive = True
             self.faults.heal(machine)
             machine.managed = True
+            self.faults.open_gates(machine)
             for device in machine.devices.values():
                 device.flaky_s = 0.0
             fleet.machine_on(machine)
         for job in fleet.jobs.values():
             run = job.run()
+            if job.ended:
+                continue  # whatever still runs of it runs for ever, and is found
             job.target_step = (run.step(now_s) if run is not None else 0) + 20
             job.disk_full = False
             if run is not None and run.stepping:
@@ -287,7 +290,7 @@ class Simulation:
                 case d.Grant():
                     self.fleet.probes.hit("waiting approved")
                 case d.Diagnose(diagnosis=diagnosis):
-                    self._diagnosed(diagnosis.key, diagnosis.summary)
+                    self._diagnosed(diagnosis)
                 case _:
                     pass
 
@@ -365,14 +368,14 @@ class Simulation:
         if any(self.fleet.launchers[job_id, node].spare for node in nodes):
             self.fleet.probes.hit("spare used")
 
-    def _diagnosed(self, key: str, summary: str) -> None:
-        hit = self.fleet.probes.hit
+    def _diagnosed(self, diagnosis: Diagnosis) -> None:
+        hit, key, summary = self.fleet.probes.hit, diagnosis.key, diagnosis.summary
         if key.startswith("hang:device"):
             hit("stopped rank named" if "job-control stop" in summary else "stalled rank named")
         if key.startswith("launch:"):
             hit("launch failed")
-        if key.startswith("device:device/") and "DeviceFault" in summary:
-            self.fleet.probes.hits["device isolated after repeated failures"] += 0
+        if diagnosis.resources and "DeviceFault" in summary:
+            hit("device isolated after repeated failures")
 
     def _count_incidents(self) -> None:
         """One incident per root cause, where the scenario injects one fault at a time."""

@@ -294,18 +294,19 @@ class SimServer:
         self._quiet = 0
         records: list[Record] = list(decided)
         self.journal.append(at_s, records)
+        for decision in decided:
+            self._fleet.checkers.decided(decision, engine.orders_of(decision), self.world, self._policy)
+            for notice in self.on_decision:
+                notice(decision)
         self._crash_if("decisions")
         for decision in decided:
             self._dispatch(decision)
 
     def _dispatch(self, decision: Decision) -> None:
         orders = engine.orders_of(decision)
-        self._fleet.checkers.decided(decision, orders, self.world, self._policy)
         for change in decision.changes:
             if isinstance(change, MoveIncident) and change.to is IncidentState.NO_FAULT:
                 excuse(self.vitals, self.world.incidents[change.incident].job, self._policy.hang)
-        for notice in self.on_decision:
-            notice(decision)
         for order in orders:
             if is_for_launcher(order.intent):
                 self._fleet.network.send(order.intent.session, order)  # type: ignore[union-attr]
