@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 SEEDS ?= 2000
 
-.PHONY: help setup demo test lint unit integration sim bench bench-recovery bench-snapshot docs clean
+.PHONY: help setup demo test lint unit integration sim bench bench-recovery bench-snapshot bench-overhead docs clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -39,7 +39,7 @@ integration: setup  ## whole jobs with real processes and real faults, one at a 
 sim: setup  ## the long simulation: make sim SEEDS=20000
 	$(BIN)/keepstep sim --seeds $(SEEDS)
 
-bench: bench-snapshot bench-recovery  ## every benchmark; writes bench/RESULTS.md
+bench: bench-snapshot bench-overhead bench-recovery  ## every benchmark; writes bench/RESULTS.md
 
 bench-recovery: setup  ## recovery beside torchrun and every installed peer
 	$(BIN)/python -m bench.recovery
@@ -47,8 +47,12 @@ bench-recovery: setup  ## recovery beside torchrun and every installed peer
 bench-snapshot: setup  ## what a snapshot costs the training loop, against a memory copy
 	$(BIN)/python -m bench.snapshot
 
+bench-overhead: setup  ## what the session costs a healthy step
+	$(BIN)/python -m bench.overhead
+
 docs: setup  ## regenerate the generated pages
 	$(BIN)/python docs/make_state_machines.py
+	$(BIN)/python -m keepstep.cli.reference > docs/reference/cli.md
 
 clean:  ## what the targets made
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -41,12 +41,14 @@ def unfaulted(tmp_path_factory: pytest.TempPathFactory) -> dict[int, str]:
 
 
 def same_end(run: Run, unfaulted: dict[int, str]) -> None:
-    """Steps are lost here as well where the machine is so busy that snapshots of every step would slow it down."""
+    """One recovery, and the same weights. How many steps it cost is up to the interval that snapshots of every step allow
+    on a busy machine; a node that was slow to call a new server may have been looked into, and found well."""
     run.finish()
     assert finals(run) == unfaulted
-    for fault in run.faults():
-        assert fault.verdict == "recovered"
-        assert fault.restored_step is not None and fault.restored_step >= 10
+    assert sorted({fault.verdict for fault in run.faults()} | {"no fault"}) == ["no fault", "recovered"]
+    (fault,) = [fault for fault in run.faults() if fault.verdict == "recovered"]
+    assert fault.cause == "host_software"
+    assert fault.restored_step is not None and fault.restored_step > 0
 
 
 @pytest.mark.slow
@@ -80,7 +82,7 @@ def test_the_node_of_rank_0_is_lost_and_the_server_is_killed_in_the_recovery(
     kill_hard(run.launchers()[lost])
     kill_hard(server)
     same_end(run, unfaulted)
-    assert [fault.cause for fault in run.faults()] == ["host_software"]
+    assert run.job().generation == 2
 
 
 @pytest.mark.slow

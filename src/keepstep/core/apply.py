@@ -49,6 +49,7 @@ def _apply_order(world: World, number: int, intent: Intent, owner: IncidentId | 
             attempt = world.incidents[owner].attempt
             attempt.fence_tries[intent.node] = attempt.fence_tries.get(intent.node, 0) + 1
             attempt.fence_tried_s[intent.node] = at_s
+            attempt.fence_road[intent.node] = f"{intent.via}:{intent.session}"
         case _:
             pass
 

@@ -123,6 +123,7 @@ def _joined(world: World, fact: f.NodeJoined, seen: Seen) -> None:
 def _joined_again(world: World, job: Job, known: Launcher, launcher: Launcher, seen: Seen) -> None:
     """The same session after a broken connection: what it alone cannot know is kept."""
     assert isinstance(seen.fact, f.NodeJoined)
+    _heard_again(world, job, launcher.node)
     launcher.replaces, launcher.confirmed, launcher.emptied = known.replaces, known.confirmed, known.emptied
     launcher.told_to_end, launcher.seen_alive_s = known.told_to_end, known.seen_alive_s
     if known.store == "" and known.running:
@@ -143,6 +144,14 @@ def _forget_orders(world: World, session: Session) -> None:
         by_launcher = not isinstance(intent, AskWitness | PowerOff | Notify | OpenRepair)
         if by_launcher and getattr(intent, "session", None) == session and getattr(intent, "via", "") != "witness":
             del world.orders[number]
+
+
+def _heard_again(world: World, job: Job, node: NodeId) -> None:
+    """What a witness said of one silence says nothing of the next."""
+    leading = world.leading(job)
+    if leading is not None:
+        asked = leading.attempt.witnesses_asked
+        leading.attempt.witnesses_asked = tuple(known for known in asked if known != node)
 
 
 def _started(world: World, fact: f.ServerStarted, at_s: float) -> None:
@@ -204,6 +213,7 @@ def _of_launcher(
         case f.NodeUnreachable():
             launcher.reachable, launcher.silent_since_s = False, seen.at_s - fact.silent_s
         case f.NodeReachable():
+            _heard_again(world, job, fact.node)
             launcher.reachable, launcher.silent_since_s, launcher.gone = True, None, ""
         case f.Witnessed():
             if fact.verdict in ("process_gone", "host_off", "rebooted"):

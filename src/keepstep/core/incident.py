@@ -131,6 +131,8 @@ class Attempt(Struct, kw_only=True):
     """Node -> proof."""
     fence_tries: dict[NodeId, int] = field(default_factory=dict)
     fence_tried_s: dict[NodeId, float] = field(default_factory=dict)
+    fence_road: dict[NodeId, str] = field(default_factory=dict)
+    """Node -> whom the newest fence went to: another one is asked at once, the same one after a while."""
     charged: bool = False
     """Its failure is remembered by the job."""
     rejected: list[str] = field(default_factory=list)

@@ -129,13 +129,14 @@ def _fence(
         if via_witness and not launcher.gone and launcher.node not in incident.attempt.witnesses_asked:
             changes.append(Ask(incident=incident.id, witnesses=(launcher.node,)))
             intents.append(witness_order(job, launcher))
+        order = _fence_order(job, launcher, via_witness)
         asked = pending.get(launcher.node)
-        other_road = asked is not None and not _same_road(asked.intent, launcher, via_witness)
-        if asked is not None and not other_road and not asked.overdue:
+        if asked is not None and _road(asked.intent) == _road(order) and not asked.overdue:
             continue
+        other_road = incident.attempt.fence_road.get(launcher.node, _road(order)) != _road(order)
         if not other_road and not _may_retry(incident, launcher.node, policy, now_s):
             continue
-        intents.append(_fence_order(job, launcher, via_witness))
+        intents.append(order)
     if not intents and not changes:
         return None
     names = ", ".join(intent.node for intent in intents if isinstance(intent, Fence))
@@ -151,10 +152,10 @@ def _fence(
     )
 
 
-def _same_road(intent: Intent, launcher: Launcher, via_witness: bool) -> bool:
-    """Whether a pending fence goes to whoever would be asked now."""
+def _road(intent: Intent) -> str:
+    """Whom a fence goes to."""
     assert isinstance(intent, Fence)
-    return (intent.via == "witness") == via_witness and intent.session == launcher.session
+    return f"{intent.via}:{intent.session}"
 
 
 def _fence_order(job: Job, launcher: Launcher, via_witness: bool) -> Fence:

@@ -33,7 +33,7 @@ def remediate(resource: Resource, world: World, policy: Policy, now_s: float) ->
         case R.PROBATION if resource.gate_passed_entry is None:
             return _move(resource, R.LOST, "another part, firmware or boot than the one that passed the gate")
         case R.PROBATION if resource.gated and not world.orders_on(resource.id):
-            return _let_in(resource, world)
+            return _let_in(resource, world, policy, waited_s)
         case R.PROBATION if waited_s >= policy.device.probation_s:
             return _move(resource, R.IN_SERVICE, "probation is over without a relapse")
         case _:
@@ -63,11 +63,13 @@ def _launcher(resource: Resource, world: World) -> tuple[Job, Launcher] | None:
     return None
 
 
-def _let_in(resource: Resource, world: World) -> Decision | None:
+def _let_in(resource: Resource, world: World, policy: Policy, waited_s: float) -> Decision | None:
     """The node still refuses it: the launcher that was to open its gate is gone."""
     found = _launcher(resource, world)
     if found is None:
-        return None
+        if waited_s < policy.device.probation_s:
+            return None
+        return _move(resource, R.LOST, "no launcher reaches it; it is validated when its node comes back")
     return Decision(
         stage="remediate", subject=resource.id, reason="opening its node's gate", intents=(_release(resource, found),)
     )

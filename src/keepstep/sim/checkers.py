@@ -56,7 +56,6 @@ class Checkers:
         self._disk: dict[tuple[JobId, str], None] = {}
         self.only_silence = False
         self.restarts = 0
-        self.unnecessary = 0
 
     def _fail(self, checker: str, text: str) -> None:
         raise CheckFailed(checker, f"at {self._fleet.now_s:.2f} s: {text}")

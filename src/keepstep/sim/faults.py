@@ -112,9 +112,13 @@ class Faults(Words):
         return True
 
     def launcher_frozen(self) -> bool:
-        """The launcher process is stopped; its ranks train on."""
+        """The launcher process is stopped; its ranks train on.
+
+        Only where a witness can see it: the self-fence deadline is no proof for a launcher that is stopped, and one that is
+        stopped *and* out of everybody's sight cannot be told from one that is cut off (docs/explanation/simulator.md).
+        """
         launcher = self._launcher()
-        if launcher is None or launcher.frozen:
+        if launcher is None or launcher.frozen or not launcher.machine.managed:
             return False
         launcher.frozen = True
         self._fleet.network.server.watch(launcher)
@@ -170,11 +174,15 @@ class Faults(Words):
             return False
         first = self._rng.choice(machines)
         cut = [m for m in machines if m.rack == first.rack] if self._rng.random() < 0.3 else [first]
+        cut = [m for m in cut if not (training and self._has_frozen(m))]
         for_s = self._rng.uniform(1.0, 90.0) if self._rng.random() < 0.8 else self._return_s()
         for machine in cut:
             self._cut(machine, training)
             self._later(for_s, lambda machine=machine: self.heal(machine))  # type: ignore[misc]
-        return True
+        return bool(cut)
+
+    def _has_frozen(self, machine: Machine) -> bool:
+        return any(x.frozen and x.alive for (_, node), x in self._fleet.launchers.items() if node == machine.node)
 
     def _cut(self, machine: Machine, training: bool) -> None:
         machine.controlled = False
@@ -212,7 +220,7 @@ class Faults(Words):
     def host_unseen(self) -> bool:
         """The management network is down: no witness can look."""
         machine = self._machine()
-        if not machine.controlled:
+        if not machine.controlled or self._has_frozen(machine):
             return False
         machine.managed = False
         self._later(self._return_s(), lambda: setattr(machine, "managed", machine.controlled))
@@ -249,7 +257,7 @@ class Faults(Words):
     def _signal(self, name: str, *, node: bool) -> bool:
         machine = self._machine()
         launcher = next((x for (_, n), x in self._fleet.launchers.items() if n == machine.node and x.alive), None)
-        if launcher is None or not machine.on:
+        if launcher is None or not machine.on or not launcher.joined:
             return False
         device = self._rng.choice(list(machine.devices.values()))
         truth = self._rng.choice(("fail", "pass", "pass", "tool"))

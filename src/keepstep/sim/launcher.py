@@ -81,7 +81,7 @@ class SimLauncher:
         self.heard_s = fleet.now_s
         self._spool: dict[int, Fact] = {}
         self._numbers = 0
-        self._joined = False
+        self.joined = False
         self._answers: dict[int, Outcome] = {}
         self._in_work: dict[int, None] = {}
         self._stores = 0
@@ -108,8 +108,8 @@ class SimLauncher:
         self._spool = {n: fact for n, fact in self._spool.items() if not isinstance(fact, NodeJoined)}
         for number, fact in self._spool.items():
             self.fleet.network.report(self.session, number, fact)
-        if not self._joined:
-            self._joined = True
+        if not self.joined:
+            self.joined = True
             self.report(JobSubmitted(job=self.job.id, spec=self.job.spec, by=self.node))
         running = self.running if self.fleet.alive_here(self) else 0
         self.report(

@@ -11,7 +11,6 @@ from keepstep.core import facts as f
 from keepstep.core.errors import InvariantBroken
 from keepstep.core.ids import IncidentId, JobId, NodeId
 from keepstep.core.incident import Diagnosis, Incident, IncidentState
-from keepstep.core.policy import Policy
 from keepstep.sim.checkers import CheckFailed
 from keepstep.sim.clock import Timeline, stream
 from keepstep.sim.faults import FAULTS, Faults
@@ -67,10 +66,10 @@ class Simulation:
         self._timeline = Timeline()
         self._trace: list[str] = []
         self._keep_all = trace
-        self.policy = self._draw_policy()
+        self.policy = policy_of(self.scenario)
         network = Network(self._timeline, stream(seed, "network"), self.scenario.network)
         self.fleet = FleetState(self._timeline, stream(seed, "fleet"), self.scenario.fleet, network)
-        self.server = SimServer(self.fleet, self.policy, stream(seed, "server"), self.scenario.tick_cap_s)
+        self.server = SimServer(self.fleet, self.policy, self.scenario.tick_cap_s)
         network.server = self.server
         self.fleet.checkers.only_silence = self.scenario.only_silence
         self.faults = Faults(self.fleet, self._rng)
@@ -80,9 +79,6 @@ class Simulation:
         self._answered: dict[str, None] = {}
 
     # ---- drawing
-
-    def _draw_policy(self) -> Policy:
-        return policy_of(self.scenario)
 
     def _draw_weights(self) -> dict[str, float]:
         unknown = [name for name in self.scenario.faults if name not in FAULTS]

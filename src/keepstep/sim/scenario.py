@@ -76,8 +76,6 @@ class Scenario(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     network: Network = Network()
     policy: dict[str, dict[str, float | bool]] = field(default_factory=dict)
     """Section -> field -> value, over the defaults of core.policy."""
-    expect_recovered: float = 0.0
-    """Share of fault incidents that must recover, over the seeds of a test."""
 
 
 def names() -> list[str]:

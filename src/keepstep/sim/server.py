@@ -4,7 +4,6 @@ Owns the shell around the real core. What a crash leaves is the journal; vitals,
 """
 
 from collections.abc import Callable
-from random import Random
 from typing import TYPE_CHECKING
 
 from keepstep.core import engine
@@ -38,10 +37,9 @@ class ServerCrashed(Exception):
 
 
 class SimServer:
-    def __init__(self, fleet: "FleetState", policy: Policy, rng: Random, tick_cap_s: float) -> None:
+    def __init__(self, fleet: "FleetState", policy: Policy, tick_cap_s: float) -> None:
         self._fleet = fleet
         self._policy = policy
-        self._rng = rng
         self.tick_cap_s = tick_cap_s
         self.journal = SimJournal()
         self.world = World()
