@@ -22,7 +22,8 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 demo: setup  ## a real training job survives every fault, in front of your eyes
 	$(BIN)/keepstep demo
 
-test: lint unit integration  ## everything that must pass
+test: lint  ## everything that must pass
+	$(BIN)/python -m pytest -n 2
 
 lint: setup  ## style, types, import contract
 	$(BIN)/ruff check .
@@ -31,10 +32,10 @@ lint: setup  ## style, types, import contract
 	$(BIN)/lint-imports
 
 unit: setup  ## core, simulator, checkpoint library, server, SDK
-	$(BIN)/python -m pytest -n 2 --ignore=tests/integration
+	$(BIN)/python -m pytest -n 2 --ignore=tests/integration --ignore=tests/demo
 
-integration: setup  ## whole jobs with real processes and real faults, one at a time
-	$(BIN)/python -m pytest tests/integration
+integration: setup  ## whole jobs with real processes and real faults
+	$(BIN)/python -m pytest -n 2 tests/integration tests/demo
 
 sim: setup  ## the long simulation: make sim SEEDS=20000
 	$(BIN)/keepstep sim --seeds $(SEEDS)

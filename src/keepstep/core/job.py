@@ -169,9 +169,9 @@ def uses(job: Job, resource: ResourceId, *, or_used: bool = False) -> bool:
     """Whether ranks of the job's present generation live on the resource (``or_used``: or did before they were fenced)."""
     if job.placement is None:
         return False
-    node, slot = node_of(resource), slot_of(resource)
-    launcher = job.launchers.get(node)
-    if launcher is None or not (launcher.running or or_used):
+    node = node_of(resource)
+    ranks = job.placement.nodes.get(node)
+    if not ranks or not (job.launchers[node].running or or_used):
         return False
-    ranks = job.placement.nodes.get(node, ())
-    return bool(ranks) and (slot is None or any(place.slot == slot for place in ranks))
+    slot = slot_of(resource)
+    return slot is None or any(place.slot == slot for place in ranks)
