@@ -99,7 +99,8 @@ class Run:
         return log.read_text() if log.exists() else ""
 
     def server_pid(self) -> int:
-        return int((self.state / "server.lock").read_text())
+        """0 while nobody, or nobody yet, has written it."""
+        return int((self.state / "server.lock").read_text() or 0)
 
     def launchers(self) -> dict[str, int]:
         """Node -> pid of the launchers that are children of this front."""
