@@ -54,7 +54,8 @@ def select(incident: Incident, world: World, policy: Policy, now_s: float) -> De
 
 def _reader_lost(job: Job, attempt: Attempt) -> bool:
     """Whether a node that is to verify its part is not heard any more."""
-    awaited = [job.launchers[node] for node in attempt.verify_asked if node not in attempt.verified_by]
+    verified = dict.fromkeys(attempt.verified_by)
+    awaited = [job.launchers[node] for node in attempt.verify_asked if node not in verified]
     return any(not launcher.reachable or launcher.left for launcher in awaited)
 
 

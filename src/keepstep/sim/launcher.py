@@ -4,6 +4,7 @@ Owns the protocol of one session. What really happens to ranks is training.py an
 """
 
 from collections import deque
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from keepstep.core.facts import (
@@ -49,6 +50,8 @@ if TYPE_CHECKING:
     from keepstep.sim.fleet import FleetState
 
 LEASE_S = 10.0
+_LISTED = 6
+"""Checkpoints that a node lists, newest first."""
 _DELAY_S: dict[str, tuple[float, float]] = {
     "Launch": (0.03, 0.4),
     "Fence": (0.005, 0.1),
@@ -149,10 +152,10 @@ class SimLauncher:
         )
         disk = tuple(
             DiskOffer(step=c.step, generation=c.generation, world_size=c.world_size, key=c.key)
-            for c in self.job.disk.values()
+            for c in islice(reversed(self.job.disk.values()), _LISTED)
             if c.damage not in ("missing", "half")
         )
-        return Inventory(ram=ram, disk=disk[-4:])
+        return Inventory(ram=ram, disk=disk)
 
     # ---- orders
 

@@ -81,11 +81,21 @@ class SimServer:
                 for launcher in self.world.jobs[job].launchers.values():
                     if not (launcher.left or launcher.gone):
                         self.vitals.connected(job, launcher.node, launcher.session, self.now_s)
+        else:
+            self._watch_silent()
         for pending in list(self.world.orders.values()):
             order = Order(number=pending.number, intent=pending.intent)
             if not is_for_launcher(order.intent):
                 self.witness.submit(order)
         self._wake()
+
+    def _watch_silent(self) -> None:
+        """Implicit beats: whoever was not heard before the crash is still waited for."""
+        for job in self.world.live_jobs:
+            for known in self.world.jobs[job].launchers.values():
+                if not (known.left or known.gone or known.reachable):
+                    self._watch(job, known.node, known.session)
+                    self.vitals.nodes[job, known.node].reported_silent = True
 
     def crash(self) -> None:
         if not self.up:
@@ -137,7 +147,10 @@ class SimServer:
         """A connection broke, and the kernel said so."""
         if not self.up:
             return
-        known = self.world.jobs[job].launchers.get(node) if job in self.world.jobs else None
+        owner = self.world.jobs.get(job)
+        if owner is None or owner.state in TERMINAL:
+            return
+        known = owner.launchers.get(node)
         if known is not None and known.session == session and known.left:
             self.vitals.nodes.pop((job, node), None)
             return
