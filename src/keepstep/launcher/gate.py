@@ -36,7 +36,7 @@ async def run(settings: Settings, resource: ResourceId, number: int) -> GateFini
     tested = virtual_device.device(settings.node, slots[0])
     return GateFinished(
         resource=resource,
-        serial=tested.serial if slot is not None else "",
+        serial=tested.serial if slot is not None else settings.node,
         boot_id=procfs.boot_id(),
         firmware=tested.firmware if slot is not None else "",
         passed=False if failed is not None else None if unknown is not None else True,
