@@ -221,11 +221,13 @@ class Bench:
 
         return self.server.wait(f"answer {nth} to order {number}", found)
 
-    def launch_intent(self, generation: int = 1, nproc: int = 2, store: str = "", **more: Any) -> Launch:
+    def launch_intent(
+        self, generation: int = 1, nproc: int = 2, store: str = "", group_world_size: int = 1, **more: Any
+    ) -> Launch:
         return Launch(
             job=self.job, node=self.node, session=self.session, generation=generation, argv=self.argv,
             ranks=tuple(RankPlace(rank=r, local_rank=r, slot=r) for r in range(nproc)), world_size=nproc,
-            group_rank=0, group_world_size=1, store=store, **more,
+            group_rank=0, group_world_size=group_world_size, store=store, **more,
         )  # fmt: skip
 
     def launch(self, generation: int = 1, nproc: int = 2, store: str = "", **more: Any) -> Launched:

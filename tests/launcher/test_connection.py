@@ -94,10 +94,19 @@ def test_older_superseded_generation_does_not_touch_a_newer_one(bench: Bench) ->
 
 def test_cut_off_launcher_whose_ranks_do_not_move_fences_itself_after_the_lease(bench: Bench) -> None:
     bench.start(SLEEPER, "--lease-s", "0.5")
-    pids = bench.launch().pids
+    pids = bench.launch(group_world_size=2).pids
     bench.server.stop()
     eventually(lambda: not any(alive(pid) for pid in pids.values()), "the self-fence")
     assert "no server for" in bench.said()
+
+
+def test_a_job_on_one_node_may_be_silent_for_longer_than_a_lease(bench: Bench) -> None:
+    """Nobody counts on its end: a dead server must not cost it a long evaluation (invariant 10)."""
+    bench.start(SLEEPER, "--lease-s", "0.3")
+    pids = bench.launch().pids
+    bench.server.stop()
+    time.sleep(2.0)
+    assert all(alive(pid) for pid in pids.values())
 
 
 def test_cut_off_launcher_whose_ranks_step_lets_them_train(bench: Bench) -> None:

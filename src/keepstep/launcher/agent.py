@@ -62,7 +62,11 @@ _STOP_WITHOUT_SERVER_S = 5.0
 _STORE_AHEAD_S = 1.0
 _BIRTH_WAIT_S = 5.0
 _ALONE_MAX_S = 600.0
-"""A launcher without ranks that finds no server for so long gives up."""
+"""A launcher that finds no server for so long gives up: without ranks, or with ranks of this node alone that stand still.
+
+Ranks that depend on other nodes are ended after the lease, since the server may count on it (design §5). Nobody counts on
+it where a job lives on one node, and an evaluation or a compilation may be silent for longer than a lease.
+"""
 _EXIT_INTERRUPTED = 130
 _EXIT_NO_SERVER = 69
 
@@ -88,6 +92,7 @@ class Agent:
         self._exit: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._stops = 0
         self._joined_once = False
+        self._depends_on_others = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._pid_start = procfs.start_ticks(os.getpid()) or 0
 
@@ -276,6 +281,7 @@ class Agent:
                 return Failed(reason=f"generation {self._ranks.generation} still runs here; fence it first")
             self._ranks.forget()
             self._generations.launched = launch.generation
+            self._depends_on_others = launch.group_world_size > 1
             await self._snapshots.begin(launch)
             outcome = await self._start(launch)
         self._nursery.keep_one_ahead()
@@ -340,7 +346,8 @@ class Agent:
             if silent_s < lease_s:
                 continue
             if self._ranks.running():
-                if self._vitals.stalled_s() >= lease_s:
+                limit_s = lease_s if self._depends_on_others else max(lease_s, _ALONE_MAX_S)
+                if silent_s >= limit_s and self._vitals.stalled_s() >= limit_s:
                     await self._fence_myself(
                         self._ranks.generation, f"no server for {silent_s:.1f} s, and nothing moves"
                     )
