@@ -4,54 +4,78 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 SEEDS ?= 2000
 
-.PHONY: help setup demo test lint unit integration sim bench bench-recovery bench-snapshot bench-overhead docs clean
+.PHONY: help setup workshop services demo test lint unit integration sim crash soak bench bench-checkpoint bench-recovery bench-snapshot bench-overhead docs clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
 
-setup: $(VENV)/.ready  ## a virtual environment with everything in it
+setup: $(VENV)/.ready  ## a virtual environment with what the demo needs
 
 $(VENV)/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	@# torch first and pinned, so that no other package brings another one along
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[demo,dev]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[demo]'
+	@touch $@
+
+workshop: $(VENV)/.workshop  ## and with what tests and benchmarks need: peers, servers, frameworks
+
+$(VENV)/.workshop: $(VENV)/.ready
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt \
+	  --editable '.[demo,encryption,objects,erasure,safetensors,dev]'
 	@touch $@
 
 demo: setup  ## a real training job survives every fault, in front of your eyes
 	$(BIN)/keepstep demo
 
-test: lint  ## everything that must pass
+services: $(VENV)/services/.ready  ## the emulator of Azure storage that the tests run against
+
+$(VENV)/services/.ready: | $(VENV)/.workshop
+	@mkdir -p $(@D)
+	@if command -v npm >/dev/null && npm install --prefix $(@D) --no-audit --no-fund --ignore-scripts --loglevel=error azurite@3.37.0; \
+	 then :; else echo "no npm, or no azurite: tests against Azurite are skipped"; fi
+	@touch $@
+
+test: lint services  ## everything that must pass
 	$(BIN)/python -m pytest -n 2
 
-lint: setup  ## style, types, import contract
+lint: workshop  ## style, types, import contract
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-unit: setup  ## core, simulator, checkpoint library, server, SDK
+unit: workshop  ## core, simulator, checkpoint library, server, SDK
 	$(BIN)/python -m pytest -n 2 --ignore=tests/integration --ignore=tests/demo
 
-integration: setup  ## whole jobs with real processes and real faults
+integration: workshop  ## whole jobs with real processes and real faults
 	$(BIN)/python -m pytest -n 2 tests/integration tests/demo
 
-sim: setup  ## the long simulation: make sim SEEDS=20000
+sim: workshop  ## the long simulation: make sim SEEDS=20000
 	$(BIN)/keepstep sim --seeds $(SEEDS)
 
-bench: bench-snapshot bench-overhead bench-recovery  ## every benchmark; writes bench/RESULTS.md
+crash: workshop  ## every fault at every file system call of a save, and power cuts after it
+	$(BIN)/python -m tests.crash --full
 
-bench-recovery: setup  ## recovery beside torchrun and every installed peer
+soak: workshop  ## a thousand saves: memory, descriptors and disk must stay flat
+	$(BIN)/python -m bench.checkpoint --soak 1000
+
+bench-checkpoint: workshop  ## saving and restoring beside torch and against the machine's own limits
+	$(BIN)/python -m bench.checkpoint
+
+bench: bench-checkpoint bench-snapshot bench-overhead bench-recovery  ## every benchmark; writes bench/RESULTS.md
+
+bench-recovery: workshop  ## recovery beside torchrun and every installed peer
 	$(BIN)/python -m bench.recovery
 
-bench-snapshot: setup  ## what a snapshot costs the training loop, against a memory copy
+bench-snapshot: workshop  ## what a snapshot costs the training loop, against a memory copy
 	$(BIN)/python -m bench.snapshot
 
-bench-overhead: setup  ## what the session costs a healthy step
+bench-overhead: workshop  ## what the session costs a healthy step
 	$(BIN)/python -m bench.overhead
 
-docs: setup  ## regenerate the generated pages
+docs: workshop  ## regenerate the generated pages
 	$(BIN)/python docs/make_state_machines.py
 	$(BIN)/python -m keepstep.cli.reference > docs/reference/cli.md
 

@@ -22,8 +22,8 @@ import numpy as np
 import torch
 
 from keepstep.checkpoint import SnapshotClient, flatten
-from keepstep.checkpoint.messages import Control, frame
-from keepstep.checkpoint.slots import slots_per_rank
+from keepstep.checkpoint.snapshot.messages import Control, frame
+from keepstep.checkpoint.snapshot.slots import slots_per_rank
 
 CASES = {"1.5 MB in 100 tensors": (3_750, 100, 200, 0.004), "256 MB in 64 tensors": (1 << 20, 64, 15, 0.25)}
 """Elements of a tensor (float32), tensors, rounds, pause between rounds in seconds (a training step's place)."""

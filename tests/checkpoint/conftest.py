@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from keepstep.checkpoint import SnapshotClient
-from keepstep.checkpoint.messages import (
+from keepstep.checkpoint.snapshot.messages import (
     Begin,
     Committed,
     Control,
@@ -22,6 +22,7 @@ from keepstep.checkpoint.messages import (
     FrameBuffer,
     Hold,
     ListDisk,
+    Notice,
     Quit,
     SaveError,
     Stock,
@@ -40,10 +41,18 @@ PROGRAMS = Path(__file__).parent / "programs"
 class Node:
     """One snapshot server process and its control connection."""
 
-    def __init__(self, socket_path: Path, directory: Path | None, *, job: str = "job", limit_bytes: int = 0) -> None:
+    def __init__(
+        self,
+        socket_path: Path,
+        directory: Path | None,
+        *,
+        job: str = "job",
+        limit_bytes: int = 0,
+        options: tuple[str, ...] = (),
+    ) -> None:
         command = [sys.executable, "-m", "keepstep.checkpoint.snapshot"]
         command += ["--socket", str(socket_path), "--job", job, "--parent", str(os.getpid())]
-        command += ["--directory", str(directory)] if directory is not None else []
+        command += [*(["--directory", str(directory)] if directory is not None else []), *options]
 
         def limit() -> None:
             import resource
@@ -101,7 +110,7 @@ class Node:
         self.ask(Quit)
         self.process.wait(DEADLINE_S)
 
-    def event(self, kind: type[Committed] | type[SaveError], step: int) -> Any:
+    def event(self, kind: type[Committed] | type[SaveError] | type[Notice], step: int) -> Any:
         """The event of a step; waits for it."""
         while True:
             for event in self.events:
@@ -137,9 +146,9 @@ class Node:
 def start_node(tmp_path: Path) -> Iterator[Callable[..., Node]]:
     nodes: list[Node] = []
 
-    def start(*, disk: bool = True, limit_bytes: int = 0) -> Node:
+    def start(*, disk: bool = True, limit_bytes: int = 0, options: tuple[str, ...] = ()) -> Node:
         directory = tmp_path / "checkpoints" if disk else None
-        nodes.append(Node(tmp_path / f"s{len(nodes)}", directory, limit_bytes=limit_bytes))
+        nodes.append(Node(tmp_path / f"s{len(nodes)}", directory, limit_bytes=limit_bytes, options=options))
         return nodes[-1]
 
     yield start

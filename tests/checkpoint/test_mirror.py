@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from keepstep.checkpoint import StateInvalid
-from keepstep.checkpoint.messages import Part, PeerHello, frame
+from keepstep.checkpoint import StateInvalid, flatten
+from keepstep.checkpoint.snapshot.messages import Part, PeerHello, frame
+from keepstep.checkpoint.state.blob import digest_chunks, pack
 
 from .states import check, complete, groups
 
@@ -76,12 +77,10 @@ def test_a_stale_or_foreign_mirror_is_refused(start_node: Start, eventually: Eve
     host, _, port = node.address.rpartition(":")
 
     def mirror(job: str, generation: int, step: int) -> None:
-        blob = b"bytes"
-        from keepstep.checkpoint.blob import digest_of
-
+        blob = bytes(pack(flatten({"step": step})))
         part = Part(
-            generation=generation, step=step, rank=1, world_size=2, groups={"g": digest_of(blob)},
-            sizes_bytes={digest_of(blob): len(blob)}, inline={digest_of(blob): blob},
+            generation=generation, step=step, rank=1, world_size=2, groups={"g": digest_chunks(blob).root},
+            sizes_bytes={digest_chunks(blob).root: len(blob)}, inline={digest_chunks(blob).root: blob},
         )  # fmt: skip
         with socket.create_connection((host, int(port)), timeout=10) as peer:
             peer.sendall(frame(PeerHello(job=job, secret="")) + frame(part))

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from keepstep.checkpoint import SnapshotRefused, StateInvalid, flatten
-from keepstep.checkpoint.messages import Committed, Ok, Wrong
+from keepstep.checkpoint.snapshot.messages import Committed, Ok, Wrong
 
 from .states import check, complete, groups
 

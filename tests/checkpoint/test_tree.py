@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from keepstep.checkpoint import StateInvalid, flatten, unflatten
-from keepstep.checkpoint.blob import digest_of, pack, unpack
+from keepstep.checkpoint.state.blob import digest_chunks, pack, unpack
 
 
 def round_trip(tree: Any) -> Any:
     blob = np.frombuffer(pack(flatten(tree)), np.uint8)
-    return unpack(blob, digest_of(blob))
+    return unpack(blob, digest_chunks(blob).root)
 
 
 def same(left: Any, right: Any) -> bool:
@@ -242,9 +242,9 @@ def test_numpy_only_programs_never_load_torch() -> None:
     code = (
         "import sys, numpy as np\n"
         "from keepstep.checkpoint import LocalCheckpoints, SnapshotClient, flatten\n"
-        "from keepstep.checkpoint.blob import pack, unpack, digest_of\n"
+        "from keepstep.checkpoint.state.blob import pack, unpack, digest_chunks\n"
         "b = np.frombuffer(pack(flatten({'a': np.arange(5)})), np.uint8)\n"
-        "assert unpack(b, digest_of(b))['a'].tolist() == [0, 1, 2, 3, 4]\n"
+        "assert unpack(b, digest_chunks(b).root)['a'].tolist() == [0, 1, 2, 3, 4]\n"
         "assert 'torch' not in sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

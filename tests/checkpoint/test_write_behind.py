@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from keepstep.checkpoint import SaveFailed
-from keepstep.checkpoint.messages import Committed, Ok, SaveError
+from keepstep.checkpoint.snapshot.messages import Committed, Ok, SaveError
 
 from .states import check, complete, groups
 

@@ -65,6 +65,16 @@ def test_a_reader_that_fails_says_nothing_about_the_state() -> None:
     plane = after_fault(f.Inventory(disk=(disk(8),)))
     plane.answer(VerifyCheckpoint, f.Failed(reason="the file server does not answer"))
     assert plane.job.invalid == []
+    assert "the file server does not answer" in plane.incident.waits_for, "a person is told what to mend"
+
+
+def test_the_successor_of_a_launcher_that_could_not_read_is_asked() -> None:
+    plane = after_fault(f.Inventory(disk=(disk(8),)))
+    plane.answer(VerifyCheckpoint, f.Failed(reason="nobody here has the key"))
+    assert plane.incident.state is IncidentState.WAITING
+    plane.sessions["n0"] = 1
+    plane.tell(plane.joined("n0"))
+    assert asked(plane) == {"n0": ()}
 
 
 def test_memory_is_covered_once_over_the_union_of_the_nodes() -> None:

@@ -14,10 +14,13 @@ import numpy as np
 import pytest
 
 from keepstep.adapters.local import procfs
-from keepstep.checkpoint.blob import pack
-from keepstep.checkpoint.directory import CheckpointDirectory, Save
 from keepstep.checkpoint.errors import StateInvalid
-from keepstep.checkpoint.tree import flatten
+from keepstep.checkpoint.repository.pack_writer import Group
+from keepstep.checkpoint.repository.repository import Repository
+from keepstep.checkpoint.repository.save import Save
+from keepstep.checkpoint.state.blob import digest_chunks, pack
+from keepstep.checkpoint.state.tree import flatten
+from keepstep.checkpoint.stores.posix import PosixStore
 from keepstep.demo.faults import BY_NAME, FAULTS, Done, flip_bit, spares_for
 from keepstep.demo.order import FaultOrder
 from keepstep.demo.plan import DemoPlan
@@ -147,17 +150,18 @@ def test_a_device_is_broken_for_good(cast: Cast, plan: DemoPlan) -> None:
 
 
 def test_one_bit_of_the_newest_checkpoint_is_flipped_while_nothing_runs(cast: Cast, plan: DemoPlan) -> None:
-    directory = CheckpointDirectory(plan.checkpoints)
+    repository = Repository(PosixStore(plan.checkpoints), JOB)
     for step in (10, 20):
         save = Save(job=JOB, generation=1, step=step, attempt="a0", world_size=1)
-        directory.write_part(save, 0, {"model": pack(flatten({"weights": np.arange(1000.0) + step}))})
-        assert directory.try_commit(save) is not None
+        blob = pack(flatten({"weights": np.arange(1000.0) + step}))
+        repository.write_part(save, 0, {"model": Group(blob, digest_chunks(blob))})
+        assert repository.try_commit(save) is not None
     done = cast.inject("checkpoint-damaged")
-    newest, older = directory.commits(JOB)
+    newest, older = repository.commits()
     assert done.rejected == newest.key and cast.stage.power == ["off", "on"]
     with pytest.raises(StateInvalid):
-        directory.verify(newest.key)
-    assert directory.verify(older.key).step == 10
+        repository.verify(newest.key)
+    assert repository.verify(older.key).step == 10
 
 
 def test_flip_bit_changes_one_bit(tmp_path: Path) -> None:

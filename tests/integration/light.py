@@ -195,6 +195,7 @@ def main() -> None:
         checkpoint_every_steps=arguments.checkpoint_every_steps,
         snapshot_every_steps=1,
         elastic=arguments.elastic,
+        per_rank=("walk",),
     )
     for step in run.steps(arguments.steps):
         for fault in arguments.fault:

@@ -23,7 +23,7 @@ def folders(run: Run) -> dict[int, Path]:
     """Step -> folder of the save, of committed checkpoints, oldest first."""
     root = run.state.path / "checkpoints" / run.name
     found = {int(path.name[:8]): path for path in (root / "steps").iterdir()}
-    return {step: found[step] for step in sorted(found) if (root / "latest").exists() and step in committed(run)}
+    return {step: found[step] for step in sorted(found) if list(root.glob("latest-*")) and step in committed(run)}
 
 
 def committed(run: Run) -> set[int]:
@@ -69,7 +69,7 @@ def truncate(path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", [flip, truncate, Path.unlink], ids=["flipped bit", "truncated", "missing shard"])
-@pytest.mark.parametrize("kind", ["group", "manifest"])
+@pytest.mark.parametrize("kind", ["pack", "manifest"])
 def test_the_newest_checkpoint_is_damaged_and_the_one_before_is_used(
     run: Run, damage: Callable[[Path], None], kind: str
 ) -> None:

@@ -17,7 +17,7 @@ import torch
 from hypothesis import HealthCheck, settings
 from torch.utils.data import DataLoader, TensorDataset
 
-from keepstep.checkpoint.control import SnapshotControl
+from keepstep.checkpoint.snapshot.control import SnapshotControl
 from keepstep.train.cadence import Cadence
 from keepstep.train.loader import endless, resumable
 from keepstep.train.loop import Session

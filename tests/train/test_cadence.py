@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keepstep.train.cadence import Cadence
+from keepstep.train.cadence import LEAST_S, SLOW_SAVE_COST, Cadence
 
 
 def cadence(*, steps: int | None = None, snapshot: int | None = None, alone: bool = False) -> Cadence:
@@ -36,6 +36,30 @@ def test_one_slow_snapshot_does_not_thin_them_out() -> None:
     for cost_s in [0.0001] * 20 + [0.5] * 5:
         measured.snapshot_cost(cost_s)
     assert measured._snapshot_interval(0.05) == 1
+
+
+def chosen_s(*, stall_s: float, written_s: float, nodes: int = 1, in_memory: bool = True) -> float:
+    measured = Cadence(
+        checkpoint_s=None, checkpoint_steps=None, snapshot_steps=None, alone=True, nodes=nodes, in_memory=in_memory
+    )
+    measured.snapshot_cost(stall_s)
+    if not in_memory:
+        measured.checkpoint_taken(stall_s)
+    measured.checkpoint_written(written_s)
+    return measured._interval_s()
+
+
+def test_the_interval_follows_what_a_save_costs_and_how_often_failures_come() -> None:
+    assert chosen_s(stall_s=0.002, written_s=0.05) == LEAST_S, "cheap saves are taken often"
+    assert chosen_s(stall_s=0.5, written_s=20.0) == 200.0, "the store is not kept busy"
+    slow = chosen_s(stall_s=3.0, written_s=3.0, in_memory=False)
+    assert slow >= 3.0 / SLOW_SAVE_COST
+    assert chosen_s(stall_s=3.0, written_s=3.0, nodes=2048, in_memory=False) < slow, "more machines fail more often"
+
+
+@given(st.floats(1e-4, 10.0), st.floats(1e-3, 300.0), st.integers(1, 4096))
+def test_no_chosen_interval_is_shorter_than_a_save_takes(stall_s: float, written_s: float, nodes: int) -> None:
+    assert chosen_s(stall_s=stall_s, written_s=written_s, nodes=nodes) >= max(LEAST_S, written_s)
 
 
 def test_declared_intervals_are_kept() -> None:

@@ -1,5 +1,7 @@
 """The session over real checkpoints and a real snapshot server. Owns D1, D8, D10, D16, D17 and E9 as a script sees them."""
 
+import copy
+import operator
 import os
 import signal
 from collections.abc import Callable
@@ -11,10 +13,11 @@ import pytest
 import torch
 
 import keepstep.wire.progress as wire
-from keepstep.train import rng
+from keepstep.checkpoint.state import generators
 from keepstep.train.errors import RestoreFailed, SessionError
 from keepstep.train.loop import Session
 from keepstep.train.preemption import EXIT_CODE
+from keepstep.train.readers import OptimizerReader
 from keepstep.train.standalone import standalone
 from keepstep.train.worker import RestoreOrder, read_worker
 
@@ -167,7 +170,7 @@ def test_a_damaged_newest_checkpoint_is_skipped_and_said(
     job = job_type()
     run_to(in_directory(job.state()), job, TOTAL, die_in=6)
     newest = max((tmp_path / "checkpoints" / "steps").iterdir())
-    group = max(newest.glob("*.group"), key=lambda path: path.stat().st_size)
+    group = max(newest.glob("*.pack"), key=lambda path: path.stat().st_size)
     data = bytearray(group.read_bytes())
     data[100] ^= 1
     group.chmod(0o600)
@@ -220,8 +223,14 @@ def test_an_order_that_cannot_be_met_ends_the_rank(job_type: Any, in_memory: Ope
 
 def test_another_world_size_must_be_declared(job_type: Any, in_directory: Open, caplog: Any) -> None:
     two = [job_type() for _ in range(2)]
-    for rank in (0, 1):
-        run_to(in_directory(two[rank].state(), rank=rank, world_size=2), two[rank], 4)
+    run_to(in_directory(two[0].state(), rank=0, world_size=2), two[0], 4)
+    for step in in_directory(two[1].state(), rank=1, world_size=2).steps(4):
+        two[1].train_step()
+        if step == 3:  # as data parallelism leaves them: equal, but for buffers
+            mean = two[1].model[1].running_mean.clone()
+            for name in ("model", "optimizer", "scheduler", "scaler", "extra"):
+                getattr(two[1], name).load_state_dict(copy.deepcopy(getattr(two[0], name).state_dict()))
+            two[1].model[1].running_mean.copy_(mean)
     with pytest.raises(RestoreFailed, match="elastic=True"):
         in_directory(job_type().state(), rank=0, world_size=3).restore()
     numbers = []
@@ -231,6 +240,35 @@ def test_another_world_size_must_be_declared(job_type: Any, in_directory: Open, 
         numbers.append(float(torch.rand(())))
     assert "rank 2 did not exist" in caplog.text
     assert numbers[2] not in numbers[:2]
+
+
+def test_ranks_that_differ_are_not_taken_over_by_another_number(job_type: Any, in_directory: Open) -> None:
+    for rank in (0, 1):
+        job = job_type()
+        for _ in in_directory(job.state(), rank=rank, world_size=2).steps(4):
+            job.train_step()
+            job.model[0].bias.data += rank
+    job = job_type()
+    before = job.fingerprint()
+    with pytest.raises(RestoreFailed, match=r"state differs between ranks.*model\.0\.bias"):
+        # Each new rank compares its share of the saved ranks with the first; all of them must succeed.
+        in_directory(job.state(), rank=1, world_size=3, elastic=True).restore()
+    assert job.fingerprint() == before
+
+
+def test_an_optimizer_whose_state_was_replaced_is_saved_as_it_is_now(job_type: Any) -> None:
+    job = job_type()
+    job.train_step()
+    reader = OptimizerReader(job.optimizer)
+    first, _ = reader.read()
+    assert reader.read()[0] is first
+    state = copy.deepcopy(job.optimizer.state_dict())
+    for each in state["state"].values():
+        each["exp_avg"].fill_(5.0)
+    job.optimizer.load_state_dict(state)
+    now, _ = reader.read()
+    live = [value for each in job.optimizer.state.values() for value in each.values()]
+    assert all(map(operator.is_, now.leaves, live))
 
 
 def test_mistakes_of_a_script_are_explained(job_type: Any, in_directory: Open) -> None:
@@ -362,10 +400,10 @@ def test_progress_is_in_the_cell(job_type: Any, tmp_path: Path) -> None:
 
 
 def test_random_state_in_the_middle_of_a_buffer_is_restored() -> None:
-    state = rng.capture()
+    state = generators.capture()
     wanted = torch.rand(4)
     room = torch.cat([torch.zeros_like(state["torch"]), state["torch"]])
-    rng.restore(standalone({**state, "torch": room[len(state["torch"]) :]}))
+    generators.restore(standalone({**state, "torch": room[len(state["torch"]) :]}))
     assert torch.equal(torch.rand(4), wanted)
     assert np.random.get_state()[1].tolist() == state["numpy"]["state"]["key"].tolist()
 

@@ -11,34 +11,34 @@ Names are loaded on first use: the snapshot server and the launcher import this 
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from keepstep.checkpoint.client import SnapshotClient as SnapshotClient
-    from keepstep.checkpoint.control import SnapshotControl as SnapshotControl
-    from keepstep.checkpoint.directory import CheckpointDirectory as CheckpointDirectory
-    from keepstep.checkpoint.directory import Commit as Commit
     from keepstep.checkpoint.errors import CheckpointError as CheckpointError
     from keepstep.checkpoint.errors import SaveFailed as SaveFailed
     from keepstep.checkpoint.errors import SnapshotRefused as SnapshotRefused
     from keepstep.checkpoint.errors import StateInvalid as StateInvalid
     from keepstep.checkpoint.errors import Superseded as Superseded
     from keepstep.checkpoint.local import LocalCheckpoints as LocalCheckpoints
-    from keepstep.checkpoint.tree import Flat as Flat
-    from keepstep.checkpoint.tree import flatten as flatten
-    from keepstep.checkpoint.tree import unflatten as unflatten
+    from keepstep.checkpoint.repository.repository import Commit as Commit
+    from keepstep.checkpoint.repository.repository import Repository as Repository
+    from keepstep.checkpoint.snapshot.client import SnapshotClient as SnapshotClient
+    from keepstep.checkpoint.snapshot.control import SnapshotControl as SnapshotControl
+    from keepstep.checkpoint.state.tree import Flat as Flat
+    from keepstep.checkpoint.state.tree import flatten as flatten
+    from keepstep.checkpoint.state.tree import unflatten as unflatten
 
 _WHERE = {
-    "SnapshotClient": "client",
-    "SnapshotControl": "control",
-    "CheckpointDirectory": "directory",
-    "Commit": "directory",
+    "SnapshotClient": "snapshot.client",
+    "SnapshotControl": "snapshot.control",
+    "Commit": "repository.repository",
+    "Repository": "repository.repository",
     "CheckpointError": "errors",
     "SaveFailed": "errors",
     "SnapshotRefused": "errors",
     "StateInvalid": "errors",
     "Superseded": "errors",
     "LocalCheckpoints": "local",
-    "Flat": "tree",
-    "flatten": "tree",
-    "unflatten": "tree",
+    "Flat": "state.tree",
+    "flatten": "state.tree",
+    "unflatten": "state.tree",
 }
 
 

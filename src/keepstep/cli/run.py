@@ -51,7 +51,28 @@ NodesOption = Annotated[
 SparesOption = Annotated[int, typer.Option(help="Virtual nodes kept ready beyond MAX.", metavar="M")]
 JobOption = Annotated[str | None, typer.Option(help="Name of the job. Default: the script's name and a random suffix.")]
 CheckpointDirOption = Annotated[
-    str | None, typer.Option(help="Where checkpoints go. Default: checkpoints/JOB in the state directory.")
+    str | None,
+    typer.Option(
+        help="Where checkpoints go: a directory, or the URL of an object store (s3://, gs://, az://). Default: "
+        "checkpoints/JOB in the state directory.",
+        metavar="PATH|URL",
+    ),
+]
+CheckpointCopiesOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--checkpoint-copies",
+        help="A further tier for checkpoints: ADDRESS@SECONDS for copies in another store, or "
+        "K+M@SECONDS:DOMAIN=ADDRESS,… for copies spread over failure domains. May be given several times.",
+        metavar="TIER",
+    ),
+]
+CheckpointKeysOption = Annotated[
+    Path | None,
+    typer.Option(help="Seal checkpoints; a directory with the key files that wrap the session keys.", metavar="DIR"),
+]
+CheckpointKeysCommandOption = Annotated[
+    str, typer.Option(help="Seal checkpoints; a command that wraps and unwraps the session keys.", metavar="COMMAND")
 ]
 LogDirOption = Annotated[
     str | None, typer.Option(help="Where the ranks' output goes. Default: logs/JOB in the state directory.")
@@ -88,6 +109,9 @@ def run(
     job: JobOption = None,
     state_dir: StateDirOption = None,
     checkpoint_dir: CheckpointDirOption = None,
+    checkpoint_copies: CheckpointCopiesOption = None,
+    checkpoint_keys: CheckpointKeysOption = None,
+    checkpoint_keys_command: CheckpointKeysCommandOption = "",
     log_dir: LogDirOption = None,
     server: ServerOption = None,
     node: NodeOption = None,
@@ -113,7 +137,10 @@ def run(
     options = [
         *("--nproc-per-node", str(nproc_per_node)),
         *("--min-nodes", str(size.min_nodes), "--max-nodes", str(size.max_nodes)),
-        *("--checkpoint-dir", str(Path(checkpoint_dir or state.path / "checkpoints" / name).absolute())),
+        *("--checkpoint-dir", _place(checkpoint_dir or str(state.path / "checkpoints" / name))),
+        *(word for tier in checkpoint_copies or () for word in ("--checkpoint-copies", _tier(tier))),
+        *(("--checkpoint-keys", str(checkpoint_keys.absolute())) if checkpoint_keys is not None else ()),
+        *(("--checkpoint-keys-command", checkpoint_keys_command) if checkpoint_keys_command else ()),
         *("--log-dir", str(Path(log_dir or state.path / "logs" / name).absolute())),
         *(("--preload", preload) if preload else ()),
         *(("--cold-start",) if cold_start else ()),
@@ -122,6 +149,31 @@ def run(
     if server is not None and node is not None:
         _become_launcher(state, server, name, node, options, script_argv)
     raise typer.Exit(_run_here(state, name, (size.max_nodes, spares), options, script_argv))
+
+
+def _place(text: str) -> str:
+    """A directory as an absolute path; a URL as it is, if it can be one."""
+    if "://" not in text:
+        return str(Path(text).absolute())
+    from keepstep.checkpoint.stores.address import open_store
+
+    try:
+        open_store(text)
+    except (ValueError, ImportError) as error:
+        fail(f"--checkpoint-dir: {error}", 2)
+    return text
+
+
+def _tier(text: str) -> str:
+    """A tier for copies, if it can be one."""
+    from keepstep.checkpoint.errors import StoreUnfit
+    from keepstep.checkpoint.opening import open_tier
+
+    try:
+        open_tier(text)
+    except (ValueError, ImportError, StoreUnfit) as error:
+        fail(f"--checkpoint-copies: {error}", 2)
+    return text
 
 
 def _check_numbers(nproc_per_node: int, spares: int) -> None:

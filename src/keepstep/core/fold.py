@@ -110,6 +110,7 @@ def _joined(world: World, fact: f.NodeJoined, seen: Seen) -> None:
     if known is not None and not same:
         launcher.older = (*known.older, known.session)[-_OLDER_SESSIONS:]
         _forget_orders(world, known.session)
+        _may_read_again(world, job, fact.node)
         if known.running:
             # The old session's ranks may still be there: the new launcher must prove their end before anything starts.
             launcher.replaces = known.session
@@ -144,6 +145,13 @@ def _forget_orders(world: World, session: Session) -> None:
         by_launcher = not isinstance(intent, AskWitness | PowerOff | Notify | OpenRepair)
         if by_launcher and getattr(intent, "session", None) == session and getattr(intent, "via", "") != "witness":
             del world.orders[number]
+
+
+def _may_read_again(world: World, job: Job, node: NodeId) -> None:
+    """What a launcher could not read, its successor may: it can have been given the key, or its disk back."""
+    leading = world.leading(job)
+    if leading is not None:
+        leading.attempt.unread = [(key, failed) for key, failed in leading.attempt.unread if failed != node]
 
 
 def _heard_again(world: World, job: Job, node: NodeId) -> None:
@@ -374,10 +382,12 @@ def _answered_to(world: World, incident: Incident, pending: Pending, seen: Seen)
                 attempt.verified_by.append(intent.node)
         case (VerifyCheckpoint(), f.CheckpointRejected()):
             attempt.rejected.append(intent.restore.key)
+            incident.last_failure = outcome.reason
             world.jobs[incident.job].invalid.append(intent.restore.key)
         case (VerifyCheckpoint(), f.Failed()):
             # The reader failed, not the state: another node, or a later attempt, may still read it.
             attempt.unread.append((intent.restore.key, intent.node))
+            incident.last_failure = outcome.reason
         case (_, f.Failed()):
             kind = type(intent).__name__
             incident.failed_orders[kind] = incident.failed_orders.get(kind, 0) + 1

@@ -219,13 +219,15 @@ def _verify(job: Job, candidate: Candidate) -> tuple[Intent, ...]:
 
 
 def _had_any(job: Job, attempt: Attempt) -> bool:
-    return job.committed_step >= 0 or bool(attempt.rejected)
+    """A start from nothing would throw work away: something was saved, whether or not it can be read now."""
+    return job.committed_step >= 0 or bool(attempt.rejected) or bool(attempt.unread)
 
 
 def _nothing_valid(incident: Incident, job: Job) -> Decision:
+    said = f"; the last one tried: {incident.last_failure}" if incident.last_failure else ""
     message = (
         f"job {job.id} has saved state (newest committed step {job.committed_step}) and none of it is valid and complete "
-        f"now ({len(job.invalid)} refused). Bring a node or a checkpoint back, or approve a start from nothing."
+        f"now ({len(job.invalid)} refused{said}). Bring a node or a checkpoint back, or approve a start from nothing."
     )
     changes: tuple[Change, ...] = (
         MoveIncident(incident=incident.id, to=IncidentState.WAITING),

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from keepstep.checkpoint.directory import CheckpointDirectory
+from keepstep.checkpoint.repository.repository import Repository
+from keepstep.checkpoint.stores.posix import PosixStore
 from keepstep.core.ids import device_resource
 from keepstep.demo.order import FaultOrder, break_device
 from keepstep.demo.plan import CHECKPOINT_EVERY_STEPS, DemoPlan
@@ -130,13 +131,14 @@ def _kill_server(stage: Stage) -> Done:
 
 
 def _damage_checkpoint(stage: Stage) -> Done:
-    directory = CheckpointDirectory(stage.plan.checkpoints)
-    stage.wait_for(lambda: len(directory.commits(stage.plan.job)) >= 2, "two checkpoints on disk")
+    store = PosixStore(stage.plan.checkpoints)
+    repository = Repository(store, stage.plan.job)
+    stage.wait_for(lambda: len(repository.commits()) >= 2, "two checkpoints on disk")
     stage.cut_power()
-    newest = CheckpointDirectory(stage.plan.checkpoints).commits(stage.plan.job)[0]
-    folder, manifest = directory.manifest(newest.key)
-    digest, size = max(manifest.sizes_bytes.items(), key=lambda item: item[1])
-    flip_bit(folder / f"{digest}.group", size // 2)
+    newest = repository.commits()[0]
+    own = [entry for entry in repository.manifest(newest.key).packs if entry.groups]
+    pack = max(own, key=lambda entry: entry.size_bytes)
+    flip_bit(store.path / pack.key, pack.size_bytes // 2)
     stage.restore_power()
     return Done(
         text=f"everything killed at once, then one bit of the newest checkpoint (step {newest.step}) flipped",

@@ -21,6 +21,7 @@ class Settings:
     max_nodes: int
     state_dir: str
     checkpoint_dir: str
+    """Directory, or URL of an object store."""
     log_dir: str
     address: str
     """Where other nodes reach this one."""
@@ -29,6 +30,11 @@ class Settings:
     """After so long without the server, and without progress, the ranks are ended (design §5)."""
     preload: tuple[str, ...] = ()
     cold_start: bool = False
+    checkpoint_keys: str = ""
+    """Directory with the key files that wrap the session keys of checkpoints; empty: they are in the clear."""
+    checkpoint_keys_command: str = ""
+    checkpoint_copies: tuple[str, ...] = ()
+    """Further tiers for checkpoints, see ``checkpoint.opening``."""
     run: str = ""
     """The call of ``keepstep run`` that this launcher belongs to."""
     spare: bool = False

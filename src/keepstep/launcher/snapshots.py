@@ -11,9 +11,10 @@ import os
 import sys
 from collections.abc import Callable
 
-from keepstep.checkpoint.control import Event, SnapshotControl
-from keepstep.checkpoint.errors import SnapshotRefused, StateInvalid
-from keepstep.checkpoint.messages import Committed, Stock
+from keepstep.checkpoint.errors import SnapshotRefused, StateInvalid, Unreadable
+from keepstep.checkpoint.snapshot.control import Event, SnapshotControl
+from keepstep.checkpoint.snapshot.messages import Committed, Notice, Stock
+from keepstep.checkpoint.snapshot.policy import SnapshotPolicy
 from keepstep.core.facts import (
     CheckpointCommitted,
     CheckpointFailed,
@@ -83,10 +84,12 @@ class Snapshots:
         if os.path.exists(self.socket):
             os.unlink(self.socket)
         own = {environment.TOKEN: self._settings.token, environment.GENERATION: NO_GENERATION, _SECRET_VARIABLE: secret}
+        copies = [word for tier in self._settings.checkpoint_copies for word in ("--copies", tier)]
         self._process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "keepstep.checkpoint.snapshot", "--socket", self.socket, "--job", self._settings.job,
-            "--directory", self._settings.checkpoint_dir, "--listen", self._settings.address, "--parent",
-            str(os.getpid()), stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, process_group=0,
+            "--directory", self._settings.checkpoint_dir, "--keys", self._settings.checkpoint_keys,
+            "--keys-command", self._settings.checkpoint_keys_command, "--listen", self._settings.address, "--parent",
+            str(os.getpid()), *copies, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, process_group=0,
             env={**os.environ, **own},
         )  # fmt: skip
         assert self._process.stdout is not None
@@ -126,6 +129,9 @@ class Snapshots:
 
     def _heard(self, event: Event) -> None:
         job = self._settings.job
+        if isinstance(event, Notice):
+            log.warning("snapshot server: %s", event.reason)
+            return
         if isinstance(event, Committed):
             fact: Fact = CheckpointCommitted(
                 job=job, generation=event.generation, step=event.step, key=event.key, world_size=event.world_size,
@@ -160,7 +166,10 @@ class Snapshots:
                 # This node holds nothing of it; its ranks fetch from the peers that do.
                 log.info("step %d is not held here: %s", restore.step, error)
         source = f"step {restore.step} of generation {restore.generation} ({restore.tier})" if restore else "nothing"
-        await control.begin(launch.generation, launch.world_size, launch.peers, source)
+        await control.begin(
+            launch.generation, launch.world_size, launch.peers, source,
+            policy=SnapshotPolicy(spill_directory=self._settings.run_dir),
+        )  # fmt: skip
 
     async def inventory(self) -> Inventory:
         """What this node could restore from; empty where there is no server."""
@@ -184,7 +193,7 @@ class Snapshots:
                 await control.verify_disk(restore.key)
         except StateInvalid as error:
             return CheckpointRejected(key=restore.key, reason=str(error))
-        except ConnectionError as error:
+        except (ConnectionError, Unreadable) as error:
             return Failed(reason=str(error))
         return CheckpointVerified(key=restore.key)
 

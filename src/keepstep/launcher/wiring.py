@@ -64,8 +64,14 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--capacity-wait-s", type=float, default=None, help="how long the job waits for a healthy node")
     parser.add_argument("--state-dir", default=".keepstep", help="token, quarantine and sockets")
     parser.add_argument(
-        "--checkpoint-dir", default="", help="where checkpoints go; inside the state directory by default"
+        "--checkpoint-dir", default="", help="directory or URL for checkpoints; inside the state directory by default"
     )
+    parser.add_argument(
+        "--checkpoint-copies", action="append", default=[],
+        help="further tier for checkpoints: ADDRESS@SECONDS, or K+M@SECONDS:DOMAIN=ADDRESS,…",
+    )  # fmt: skip
+    parser.add_argument("--checkpoint-keys", default="", help="directory with key files: checkpoints are sealed")
+    parser.add_argument("--checkpoint-keys-command", default="", help="command that wraps keys: checkpoints are sealed")
     parser.add_argument(
         "--log-dir", default="", help="output, stacks and errors of ranks; inside the state directory by default"
     )
@@ -114,7 +120,10 @@ def read_settings(options: argparse.Namespace, environ: Mapping[str, str]) -> Se
         min_nodes=options.min_nodes,
         max_nodes=max_nodes,
         state_dir=state_dir,
-        checkpoint_dir=os.path.abspath(options.checkpoint_dir or os.path.join(state_dir, "checkpoints", options.job)),
+        checkpoint_dir=_place(options.checkpoint_dir or os.path.join(state_dir, "checkpoints", options.job)),
+        checkpoint_keys=os.path.abspath(options.checkpoint_keys) if options.checkpoint_keys else "",
+        checkpoint_keys_command=options.checkpoint_keys_command,
+        checkpoint_copies=tuple(options.checkpoint_copies),
         log_dir=os.path.abspath(options.log_dir or os.path.join(state_dir, "logs", options.job)),
         address=options.address,
         capacity_wait_s=options.capacity_wait_s,
@@ -125,6 +134,11 @@ def read_settings(options: argparse.Namespace, environ: Mapping[str, str]) -> Se
         spare=options.spare,
         quiet=options.quiet,
     )
+
+
+def _place(text: str) -> str:
+    """A directory as an absolute path; the URL of an object store as it is."""
+    return text if "://" in text else os.path.abspath(text)
 
 
 def _check_address(text: str) -> None:

@@ -2,19 +2,21 @@
 
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, SupportsFloat
+from typing import Any, Literal, SupportsFloat
 
-from keepstep.checkpoint.errors import StateInvalid
-from keepstep.train import agreement, rng
+from keepstep.checkpoint.errors import KeyUnusable, StateInvalid
+from keepstep.checkpoint.reshard.load import Policy
+from keepstep.checkpoint.state import generators
+from keepstep.train import agreement
 from keepstep.train.cadence import Cadence
 from keepstep.train.deal import local_batch
 from keepstep.train.errors import RestoreFailed, SessionError
 from keepstep.train.preemption import EXIT_CODE, Preemption
 from keepstep.train.progress import ProgressReporter
 from keepstep.train.state import RANK_GROUP, Registered
-from keepstep.train.storage import Restored, Storage, open_storage
+from keepstep.train.storage import Resharding, Restored, Storage, open_storage
 from keepstep.train.worker import Worker, read_worker
 from keepstep.wire.progress import PHASES
 
@@ -30,6 +32,7 @@ def session(
     snapshot_every_steps: int | None = None,
     checkpoint_dir: str | None = None,
     elastic: bool = False,
+    per_rank: Sequence[str] = (),
     **state: Any,
 ) -> "Session":
     """Register the state of a training run; then loop over ``run.steps(total)``.
@@ -37,11 +40,15 @@ def session(
     state: by name, everything that has ``state_dict`` and ``load_state_dict``: model (in DDP or not), optimizer,
         scheduler, scaler, sampler or loader, objects of your own (a gradient accumulation position, a best loss). The
         random number generators of python, numpy and torch are taken along by themselves.
-    checkpoint_every_s, checkpoint_every_steps: interval of durable checkpoints; with neither, every 30 s.
+    checkpoint_every_s, checkpoint_every_steps: interval of durable checkpoints; with neither, it is chosen from what a
+        save costs and how often failures come.
     snapshot_every_steps: interval of memory snapshots under a launcher. By default every step, or as rarely as it takes
         to cost less than 1 % of the step time where every step would cost more than 2 %.
     checkpoint_dir: outside a launcher; default ``./checkpoints/<script name>``. A launcher has its own option.
-    elastic: the state may be restored on another number of ranks.
+    elastic: the state may be restored on another number of ranks. What was equal on all ranks, or sharded, is taken over
+        by all; anything else is refused, except for random numbers, buffers of modules, and
+    per_rank: names (``extra``, or ``extra.best.loss`` for a part) of state that every rank has for itself: on another number
+        of ranks, rank r goes on with that of rank r modulo the number of ranks that saved.
 
     One session per process. Raises SessionError where something cannot be registered.
     """
@@ -49,13 +56,16 @@ def session(
     if _active is not None:
         raise SessionError("this process has a session already; register everything in one keepstep.session(...) call")
     worker = read_worker()
+    storage = open_storage(worker, checkpoint_dir)
     cadence = Cadence(
         checkpoint_s=checkpoint_every_s,
         checkpoint_steps=checkpoint_every_steps,
         snapshot_steps=snapshot_every_steps,
         alone=worker.world_size == 1,
+        nodes=worker.nodes,
+        in_memory=storage.outlives_worker,
     )
-    _active = Session(worker, Registered(state), cadence, open_storage(worker, checkpoint_dir), elastic)
+    _active = Session(worker, Registered(state, per_rank), cadence, storage, elastic)
     return _active
 
 
@@ -74,6 +84,7 @@ class Session:
         self._step = 0
         self._restored: int | None = None
         self._loss: float | None = None
+        self._failed = ""
         self._looked = self._looping = self._stopping = self._asked = False
         self._in_phases_ns = 0
 
@@ -119,16 +130,20 @@ class Session:
         RestoreFailed; everything is checked before the first object is touched.
         """
         if self._looked:
+            if self._failed:
+                raise RestoreFailed(f"this session could not restore, and cannot be used: {self._failed}")
             return self._restored
         self._refuse_if_iterating()
         self._looked = True
         self._progress.enter("restore")
         try:
-            found = self._storage.restore()
-        except StateInvalid as error:
-            raise RestoreFailed(f"the state to restore is invalid: {error}") from error
-        if found is not None:
-            self._apply(found)
+            found = self._stage()
+            if found is not None:
+                self._apply(found)
+        except RestoreFailed as error:
+            # Objects may hold half of it: a script that goes on all the same must not train from that.
+            self._failed = str(error)
+            raise
         self._progress.enter("start")
         return self._restored
 
@@ -210,6 +225,7 @@ class Session:
         self._progress.step_done(self._step, step_ns, self._loss)
         self._cadence.step_done()
         if self._cadence.review_due():
+            self._cadence.checkpoint_written(self._storage.written_s)
             self._review()
 
     def _save(self, durable: bool) -> None:
@@ -247,16 +263,43 @@ class Session:
 
     # ---- restoring
 
-    def _apply(self, found: Restored) -> None:
-        changed = found.world_size != self.world_size
-        if changed and not self._elastic:
+    def _stage(self) -> Restored | None:
+        """The verified state, which fits every object on every rank; no object is touched. One rank's trouble is all ranks'."""
+        found, trouble = None, None
+        try:
+            found = self._storage.restore(self._reshard)
+            if found is not None:
+                found = found._replace(groups=self._registered.fit(found.groups))
+                self._registered.check(found.groups)
+        except (StateInvalid, KeyUnusable) as error:
+            trouble = RestoreFailed(f"the state to restore is invalid: {error}")
+        except RestoreFailed as error:
+            trouble = error
+        step = -1 if found is None else found.step
+        if agreement.can_agree(self.world_size):
+            failed, newest, oldest = agreement.largest([trouble is not None, step, -step])
+            if trouble is None and failed:
+                trouble = RestoreFailed("another rank could not restore: nothing was applied on this one either")
+            elif trouble is None and newest != -oldest:
+                trouble = RestoreFailed(f"ranks found different steps, {-oldest} to {newest}: nothing was applied")
+        if trouble is not None:
+            raise trouble
+        return found
+
+    def _reshard(self, saved_world_size: int) -> Resharding:
+        if not self._elastic:
             raise RestoreFailed(
-                f"the saved state is of {found.world_size} ranks and this run has {self.world_size}; start as many, or "
+                f"the saved state is of {saved_world_size} ranks and this run has {self.world_size}; start as many, or "
                 "declare keepstep.session(elastic=True) if the script can go on with another number"
             )
-        if changed:
-            self._refuse_positions_of_one_rank()
-        self._registered.check(found.groups)
+        self._refuse_positions_of_one_rank()
+        per_rank: dict[str, Literal["derive", "modulo"]] = dict.fromkeys(self._registered.per_rank(), "modulo")
+        per_rank[f"{RANK_GROUP}.rng"] = "derive"
+        policy = Policy(per_rank=per_rank, positions=(f"{RANK_GROUP}.data",))
+        return Resharding(self._registered.parts(), policy)
+
+    def _apply(self, found: Restored) -> None:
+        changed = found.world_size != self.world_size
         self._registered.apply(found.groups)
         rank_state = found.groups[RANK_GROUP]
         self._step = self._restored = rank_state["step"]
@@ -268,9 +311,9 @@ class Session:
                 "rank %d did not exist when the state was saved by %d ranks: its random numbers start from "
                 "(seed, step %d, rank)", self.rank, found.world_size, self._step,
             )  # fmt: skip
-            rng.derive(rank_state["rng"], self._step, self.rank)
+            generators.derive(rank_state["rng"], self._step, self.rank)
         else:
-            rng.restore(rank_state["rng"])
+            generators.restore(rank_state["rng"])
 
     def _refuse_positions_of_one_rank(self) -> None:
         for name, source in self._registered.data_sources.items():

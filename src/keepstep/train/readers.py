@@ -9,7 +9,7 @@ Whatever takes part in making its own state (hooks, extra state, overridden meth
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from keepstep.checkpoint.tree import Flat, flatten
+from keepstep.checkpoint.state.tree import Flat, flatten
 
 _MODULE_METHODS = ("state_dict", "_save_to_state_dict", "get_extra_state")
 _MODULE_HOOKS = ("_state_dict_hooks", "_state_dict_pre_hooks")
@@ -26,6 +26,9 @@ class _Proof:
         # Held, so that no id in the proof can become that of a newer object.
         self._held = [tuple(each.values()) for each, _, _ in self._seen]
         self._tensors = tensors
+        self._dtensors = [value for held in self._held for value in held if hasattr(value, "_local_tensor")]
+        # Another local tensor may be put into the same object.
+        self._locals = [each._local_tensor for each in self._dtensors]
         self._shapes, self._dtypes = self._look()
 
     def holds(self) -> bool:
@@ -34,6 +37,8 @@ class _Proof:
         for each, keys, ids in self._seen:
             if len(each) != len(keys) or tuple(map(id, each.values())) != ids or tuple(each) != keys:
                 return False
+        if any(each._local_tensor is not local for each, local in zip(self._dtensors, self._locals, strict=True)):
+            return False
         return self._look() == (self._shapes, self._dtypes)
 
     def _look(self) -> tuple[list[Any], list[Any]]:
@@ -68,11 +73,14 @@ class OptimizerReader:
         self._flat: Flat | None = None
         self._proof: _Proof | None = None
         self._order: list[list[int]] = []
+        self._state: Any = None
+        """``load_state_dict`` puts another one in its place, and what is known of this one would hold for ever."""
 
     def read(self) -> tuple[Any, list[dict[str, Any]]]:
         """(per-parameter state as a Flat or a tree, parameter groups as ``state_dict`` gives them)."""
         proof = self._proof
-        if self._flat is not None and proof is not None and self._places() == self._order and proof.holds():
+        same = self._optimizer.state is self._state and self._places() == self._order
+        if same and self._flat is not None and proof is not None and proof.holds():
             return self._flat, _packed_groups(self._optimizer.param_groups)
         self._flat = self._proof = None
         state = dict(self._optimizer.state_dict())
@@ -81,7 +89,7 @@ class OptimizerReader:
             return state, groups
         self._flat = flatten(state)
         self._proof = _Proof([self._optimizer.state, *self._optimizer.state.values()], self._flat.leaves)
-        self._order = self._places()
+        self._order, self._state = self._places(), self._optimizer.state
         return self._flat, groups
 
     def _places(self) -> list[list[int]]:

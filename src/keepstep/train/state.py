@@ -1,10 +1,13 @@
 """The registered objects: their state out, and a checked state in. Owns the order of a restore; knows no storage."""
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from keepstep.train import rng
+from keepstep.checkpoint.state import generators
+from keepstep.checkpoint.state.boxes import Extent
+from keepstep.checkpoint.state.shards import fit
+from keepstep.checkpoint.state.tree import flatten
 from keepstep.train.errors import DataStateInvalid, RestoreFailed, SessionError
 from keepstep.train.readers import ModuleReader, OptimizerReader
 
@@ -16,8 +19,13 @@ _WRAPPERS = frozenset({"DistributedDataParallel", "DataParallel", "OptimizedModu
 class Registered:
     """The objects of one session by name."""
 
-    def __init__(self, objects: Mapping[str, Any]) -> None:
-        """Raises SessionError for an object whose state cannot be taken."""
+    def __init__(self, objects: Mapping[str, Any], per_rank: Sequence[str] = ()) -> None:
+        """``per_rank``: names of state, or of parts of it, that every rank has for itself. Raises SessionError for an object
+        whose state cannot be taken, and for a name that nothing has."""
+        unknown = [name for name in per_rank if name.partition(".")[0] not in objects]
+        if unknown:
+            raise SessionError(f"per_rank names {_listed(unknown)}, which the session does not register")
+        self._per_rank = tuple(per_rank)
         self._groups: dict[str, Any] = {}
         self._data: dict[str, Any] = {}
         for name, thing in objects.items():
@@ -47,10 +55,35 @@ class Registered:
         groups[RANK_GROUP] = {
             "step": step,
             "param_groups": param_groups,
-            "rng": rng.capture(),
+            "rng": generators.capture(),
             "data": {name: source.state_dict() for name, source in self._data.items()},
         }
         return groups
+
+    def parts(self) -> dict[str, dict[str, Extent]]:
+        """Group -> path -> the part that this rank has of each sharded tensor, as far as that is known before a restore."""
+        parts: dict[str, dict[str, Extent]] = {}
+        for name, thing in self._groups.items():
+            if _is_module(thing):
+                parts[name] = {each.path: each.extent for each in flatten(thing.state_dict()).sharded}
+        return parts
+
+    def per_rank(self) -> list[str]:
+        """``group`` or ``group.path`` of what may differ from rank to rank. Data parallelism leaves buffers (running
+        statistics) different, and those of any rank will do."""
+        modules = [(name, thing) for name, thing in self._groups.items() if _is_module(thing)]
+        buffers = [f"{name}.{path}" for name, thing in modules for path, _ in thing.named_buffers()]
+        return [*self._per_rank, *buffers]
+
+    def fit(self, groups: Mapping[str, Any]) -> dict[str, Any]:
+        """The same groups, with parts of sharded tensors as the live objects have them. Raises StateInvalid."""
+        fitted = dict(groups)
+        for name, thing in self._groups.items():
+            if name in groups and _is_module(thing):
+                fitted[name] = fit(groups[name], thing.state_dict())
+            elif name in groups and _is_optimizer(thing):
+                fitted[name] = fit(groups[name], _like_parameters(thing, groups[name]))
+        return fitted
 
     def check(self, groups: Mapping[str, Any]) -> None:
         """Raises RestoreFailed unless ``groups`` fit the live objects; changes nothing."""
@@ -86,6 +119,23 @@ class Registered:
                 thing.load_state_dict(state)
             except Exception as error:
                 raise RestoreFailed(f"{name}.load_state_dict refused the saved state: {error}") from error
+
+
+def _like_parameters(optimizer: Any, saved: Any) -> Any:
+    """What stands in an optimizer's state before its first step: for every tensor of a parameter's shape, the parameter."""
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    states = saved.get("state", {}) if isinstance(saved, Mapping) else {}
+    return {
+        "state": {
+            place: {
+                name: parameters[place]
+                for name, value in state.items()
+                if place < len(parameters) and tuple(getattr(value, "shape", ())) == tuple(parameters[place].shape)
+            }
+            for place, state in states.items()
+            if isinstance(place, int) and isinstance(state, Mapping)
+        }
+    }
 
 
 def _whole(name: str, groups: Mapping[str, Any]) -> Any:

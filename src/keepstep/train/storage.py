@@ -9,16 +9,18 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from keepstep.checkpoint.directory import Commit, key_of
 from keepstep.checkpoint.errors import SaveFailed, StateInvalid
 from keepstep.checkpoint.local import LocalCheckpoints
-from keepstep.checkpoint.tree import Flat, flatten
+from keepstep.checkpoint.repository.log import key_of
+from keepstep.checkpoint.repository.repository import Commit
+from keepstep.checkpoint.reshard.load import Policy, Targets, load_resharded
+from keepstep.checkpoint.state.tree import Flat, flatten
 from keepstep.train import agreement
 from keepstep.train.standalone import standalone
-from keepstep.train.worker import Worker, script_name
+from keepstep.train.worker import RestoreOrder, Worker, script_name
 
 if TYPE_CHECKING:
-    from keepstep.checkpoint.client import SnapshotClient
+    from keepstep.checkpoint.snapshot.client import SnapshotClient
 
 log = logging.getLogger("keepstep")
 
@@ -39,12 +41,28 @@ class Restored(NamedTuple):
     """For people."""
 
 
+class Resharding(NamedTuple):
+    """What a rank of another world takes over from the ranks that saved."""
+
+    targets: Targets
+    policy: Policy
+
+
+Reshard = Callable[[int], Resharding]
+"""Asked for where the number of ranks that saved, which it gets, is another one. Raises RestoreFailed if that cannot be."""
+
+
 class Storage(Protocol):
     outlives_worker: bool
     """What is saved here at every step survives this process, at about the cost of one memory copy."""
 
-    def restore(self) -> Restored | None:
-        """The state to start from; None for none. Raises StateInvalid."""
+    @property
+    def written_s(self) -> float:
+        """How long the newest checkpoint took until it was durable; 0 before there was one."""
+        ...
+
+    def restore(self, reshard: Reshard) -> Restored | None:
+        """The state to start from; None for none. Raises StateInvalid, a key error, or what ``reshard`` raises."""
         ...
 
     def prepare(self, groups: Mapping[str, Any]) -> None:
@@ -64,14 +82,18 @@ class Storage(Protocol):
 
 def open_storage(worker: Worker, checkpoint_dir: str | None) -> Storage:
     if worker.snapshot_socket:
-        if checkpoint_dir and worker.checkpoint_dir and Path(checkpoint_dir).resolve() != Path(worker.checkpoint_dir):
+        if checkpoint_dir and worker.checkpoint_dir and _place(checkpoint_dir) != worker.checkpoint_dir:
             log.warning(
                 "checkpoint_dir=%r is not used under a launcher: it saves in %s (--checkpoint-dir)",
                 checkpoint_dir, worker.checkpoint_dir,
             )  # fmt: skip
         return SnapshotStorage(worker)
     directory = checkpoint_dir or worker.checkpoint_dir or str(Path("checkpoints") / script_name())
-    return DirectoryStorage(worker, Path(directory))
+    return DirectoryStorage(worker, directory)
+
+
+def _place(text: str) -> str:
+    return text if "://" in text else str(Path(text).resolve())
 
 
 class _Flattener:
@@ -93,11 +115,20 @@ class _Flattener:
         self._previous = flats
         return flats
 
+    def check(self, groups: Mapping[str, Any]) -> None:
+        """Raises TypeError, or StateInvalid for sharded tensors of one name, where groups could not be saved."""
+        for flat in self(groups).values():
+            _ = flat.sharded
+
 
 class SnapshotStorage:
     """Under a launcher: memory of the snapshot server, which writes behind to the disk."""
 
     outlives_worker = True
+
+    @property
+    def written_s(self) -> float:
+        return self._client.written_s if self._client is not None else 0.0
 
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
@@ -108,7 +139,7 @@ class SnapshotStorage:
 
     def _connect(self) -> "SnapshotClient":
         # Loaded here, because a run without a launcher needs none of it.
-        from keepstep.checkpoint.client import SnapshotClient
+        from keepstep.checkpoint.snapshot.client import SnapshotClient
 
         worker = self._worker
         return SnapshotClient(
@@ -119,20 +150,33 @@ class SnapshotStorage:
             world_size=worker.world_size,
         )
 
-    def restore(self) -> Restored | None:
+    def restore(self, reshard: Reshard) -> Restored | None:
         order = self._worker.restore
         if order is None:
             return None
         assert self._client is not None, "restore comes before anything that could lose the connection"
-        groups = self._client.restore(
-            order.step, order.tier, order.key, order.world_size, order.peers, order.generation
-        )
+        if order.world_size == self._worker.world_size:
+            groups = self._client.restore(
+                order.step, order.tier, order.key, order.world_size, order.peers, order.generation
+            )
+        else:
+            groups = self._restore_resharded(order, *reshard(order.world_size))
         if order.tier == "disk":
             self._restored_durable = order.step
         return Restored(order.step, order.world_size, standalone(groups), f"{order.tier} ({order.key})")
 
+    def _restore_resharded(self, order: RestoreOrder, targets: Targets, policy: Policy) -> dict[str, Any]:
+        from keepstep.checkpoint.snapshot.messages import FindPart
+        from keepstep.checkpoint.snapshot.other_world import restore_resharded
+
+        assert self._client is not None
+        request = FindPart(
+            step=order.step, generation=order.generation, rank=0, tier=order.tier, key=order.key, peers=order.peers
+        )
+        return restore_resharded(self._client, request, order.world_size, targets, policy).groups
+
     def prepare(self, groups: Mapping[str, Any]) -> None:
-        self._flatten(groups)
+        self._flatten.check(groups)
 
     def save(self, step: int, groups: Mapping[str, Any], durable: bool) -> None:
         try:
@@ -173,21 +217,27 @@ class SnapshotStorage:
 
 
 class DirectoryStorage:
-    """Without a launcher: durable checkpoints in a directory, written by the ranks themselves."""
+    """Without a launcher: durable checkpoints in a directory or an object store, written by the ranks themselves."""
 
     outlives_worker = False
 
-    def __init__(self, worker: Worker, directory: Path) -> None:
+    def __init__(self, worker: Worker, directory: str) -> None:
         self._worker, self._directory = worker, directory
+        self.written_s = 0.0
         self._checkpoints = LocalCheckpoints(directory, job=worker.job)
         self._flatten = _Flattener()
         self._durable_step = -1
 
-    def restore(self) -> Restored | None:
-        commit = self._choose()
+    def restore(self, reshard: Reshard) -> Restored | None:
+        commit, worker = self._choose(), self._worker
         if commit is None:
             return None
-        groups = self._checkpoints.load(commit, self._worker.rank)
+        if commit.world_size == worker.world_size:
+            groups = self._checkpoints.load(commit, worker.rank)
+        else:
+            targets, policy = reshard(commit.world_size)
+            repository = self._checkpoints.repository
+            groups = load_resharded(repository, commit.key, worker.rank, worker.world_size, targets, policy).groups
         self._durable_step = commit.step
         return Restored(commit.step, commit.world_size, standalone(groups), f"{self._directory} ({commit.key})")
 
@@ -203,7 +253,7 @@ class DirectoryStorage:
         self._checkpoints = LocalCheckpoints(self._directory, job=worker.job, run=f"{run:x}")
         if seq == 0:
             return None
-        for commit in self._checkpoints.directory.commits(worker.job):
+        for commit in self._checkpoints.repository.commits():
             if commit.key == key_of(seq):
                 return commit
         raise StateInvalid(
@@ -218,14 +268,16 @@ class DirectoryStorage:
         return commit
 
     def prepare(self, groups: Mapping[str, Any]) -> None:
-        self._flatten(groups)
+        self._flatten.check(groups)
 
     def save(self, step: int, groups: Mapping[str, Any], durable: bool) -> None:
         worker = self._worker
         if step == self._durable_step:
             return
+        begin_s = time.monotonic()
         try:
             self._checkpoints.save(step, self._flatten(groups), worker.rank, worker.world_size, worker.generation)
+            self.written_s = time.monotonic() - begin_s
             self._durable_step = step
         except (SaveFailed, OSError) as error:
             log.error("the checkpoint of step %d failed, the run goes on with the older one: %s", step, error)

@@ -35,6 +35,8 @@ class Worker(msgspec.Struct, frozen=True, kw_only=True):
     checkpoint_dir: str
     """Empty where the environment names none."""
     restore: RestoreOrder | None
+    nodes: int = 1
+    """Machines that the ranks are on, as far as the environment tells."""
 
 
 def read_worker(env: Mapping[str, str] = os.environ) -> Worker:
@@ -53,6 +55,7 @@ def read_worker(env: Mapping[str, str] = os.environ) -> Worker:
         progress_file=env.get(environment.PROGRESS, ""),
         checkpoint_dir=env.get(environment.CHECKPOINT_DIR, ""),
         restore=restore,
+        nodes=max(1, int(env.get("WORLD_SIZE", "1")) // int(env.get("LOCAL_WORLD_SIZE") or env.get("WORLD_SIZE", "1"))),
     )
 
 

@@ -1,0 +1,53 @@
+"""A whole job whose checkpoints are sealed, and one whose checkpoints go to a real object store (D9, D4 tier 3, J3)."""
+
+import os
+import secrets
+import signal
+from pathlib import Path
+
+from keepstep.checkpoint.opening import opener
+
+from .driver import Run, kill_hard
+from .test_checkpoints import CADENCE, committed
+
+
+def everything_dies_after_two_checkpoints(run: Run, *options: str) -> int:
+    """Returns the newest step that was committed."""
+    run.start(*run.light(*CADENCE), options=options)
+    run.eventually("two checkpoints", lambda: run.state.journal.exists() and len(committed(run)) >= 2)
+    stop(run)
+    return max(committed(run))
+
+
+def stop(run: Run) -> None:
+    os.kill(run.front.pid, signal.SIGSTOP)  # or it would start the server again
+    kill_hard(*run.everything(), run.server_pid())
+    run.front.wait()
+    run.check_nothing_left()
+
+
+def key_directory(path: Path) -> Path:
+    path.mkdir(mode=0o700)
+    key = path / "1.key"
+    key.touch(mode=0o600)
+    key.write_bytes(secrets.token_bytes(32))
+    return path
+
+
+def test_D9_sealed_checkpoints_resume_with_the_key_and_only_with_it(run: Run, tmp_path: Path) -> None:
+    keys = key_directory(tmp_path / "keys")
+    newest = everything_dies_after_two_checkpoints(run, "--checkpoint-keys", str(keys))
+    place = str(run.state.path / "checkpoints" / run.name)
+    repository = opener(place, run.name, keys_directory=str(keys))()
+    assert all(entry.session for entry in repository.manifest(repository.commits()[0].key).packs)
+    other = key_directory(tmp_path / "other")
+    run.start(*run.light(*CADENCE), options=("--checkpoint-keys", str(other)))
+    asked = run.eventually(
+        "a person is asked", lambda: "none of it is valid and complete now" in run.said() and run.said()
+    )
+    assert "(0 refused" in asked, "a key that is missing here says nothing about the checkpoint"
+    assert "another key" in asked or "wrong key" in asked.lower(), asked
+    stop(run)
+    run.start(*run.light(*CADENCE), options=("--checkpoint-keys", str(keys))).finish()
+    assert max(line.step for line in run.trace()) == 59
+    assert newest >= 20
