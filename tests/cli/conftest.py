@@ -1,7 +1,9 @@
 """A recorded journal (decisions included, so that it replays alike whatever the engine would decide today), and the CLI."""
 
+import json
 import os
 import secrets
+import shutil
 import signal
 import subprocess
 import sys
@@ -9,7 +11,7 @@ import textwrap
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 import pytest
@@ -18,6 +20,8 @@ from typer.testing import CliRunner
 from keepstep.adapters.sqlite.journal import SqliteJournal
 from keepstep.cli.app import app
 from keepstep.core.decision import Record
+
+from .checkpoints import Job
 
 RUN_DEADLINE_S = 120.0
 
@@ -176,3 +180,49 @@ def steps(tmp_path: Path) -> Callable[[], list[tuple[int, int, int, int]]]:
         return [tuple(map(int, line.split())) for line in lines if line.count(" ") == 3]  # type: ignore[misc]
 
     return read
+
+
+# ---- checkpoints
+
+
+@pytest.fixture
+def ask(keepstep, monkeypatch):
+    """Runs a command that must end with a code; gives its JSON."""
+    monkeypatch.delenv("KEEPSTEP_CHECKPOINT_DIR", raising=False)
+
+    def call(*arguments: object, code: int = 0) -> Any:
+        done = keepstep("checkpoint", *arguments, "--json")
+        assert done.returncode == code, done.stdout + done.stderr
+        return json.loads(done.stdout)
+
+    return call
+
+
+@pytest.fixture
+def refused(keepstep):
+    """Runs a command that must be refused with a code; gives what it says."""
+
+    def call(code: int, *arguments: object) -> str:
+        done = keepstep("checkpoint", *arguments)
+        assert done.returncode == code, done.stdout + done.stderr
+        assert done.stdout == ""
+        assert done.stderr.startswith("keepstep: ")
+        return done.stderr
+
+    return call
+
+
+@pytest.fixture(scope="session")
+def original(tmp_path_factory):
+    """Steps 100, 200 and 300 of two ranks. Not to be changed."""
+    directory = tmp_path_factory.mktemp("checkpoints") / "store"
+    job = Job(directory)
+    for step in (100, 200, 300):
+        job.save(step)
+    return directory
+
+
+@pytest.fixture
+def store(original, tmp_path):
+    shutil.copytree(original, tmp_path / "store")
+    return tmp_path / "store"

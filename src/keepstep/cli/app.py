@@ -8,6 +8,7 @@ from typing import Any
 
 import typer
 
+from keepstep.cli.checkpoint import checkpoint
 from keepstep.cli.control import approve, deny, hold, stop, unhold
 from keepstep.cli.incidents import incident, incidents
 from keepstep.cli.jobs import jobs, resources
@@ -33,6 +34,7 @@ app.command("resources")(resources)
 app.command("incidents")(incidents)
 app.add_typer(incident, name="incident")
 app.command("report")(report)
+app.add_typer(checkpoint, name="checkpoint")
 app.add_typer(journal, name="journal")
 app.command("stop")(stop)
 app.command("hold")(hold)
