@@ -322,6 +322,12 @@ def test_bytes_that_changed_after_the_seal_are_refused(tmp_path: Path) -> None:
         repository(tmp_path).write_part(wanted, 0, {"g": Group(pack(flatten(1)), packed(g=2)["g"].chunks)})
 
 
+def test_D20_hardly_any_descriptors_are_enough_for_ever(tmp_path: Path, start_program: Callable[..., Any]) -> None:
+    program = start_program("few_descriptors.py", tmp_path, 32, 40)
+    said, _ = program.communicate(timeout=120)
+    assert program.returncode == 0, said
+
+
 def test_disk_full_fails_cleanly_and_the_next_save_works(tmp_path: Path, start_program: Callable[..., Any]) -> None:
     program = start_program("disk_full.py", tmp_path, 100_000)
     said, _ = program.communicate(timeout=60)

@@ -294,7 +294,7 @@ def test_a_dead_holder_does_not_hold_for_ever(disk: Disk, repository: Repository
     assert not [key for key in disk.objects if key.startswith("leases/")]
 
 
-def test_a_slow_rank_has_its_grace_and_then_its_save_fails(disk: Disk, repository: Repository) -> None:
+def test_D19_a_slow_rank_has_its_grace_and_then_its_save_fails(disk: Disk, repository: Repository) -> None:
     slow = Repository(View(disk), JOB)
     late = Save(job=JOB, generation=0, step=5, attempt="slow", world_size=2)
     slow.write_part(late, 0, groups(5))

@@ -3,12 +3,18 @@
 import os
 import secrets
 import signal
+from collections.abc import Callable
 from pathlib import Path
+
+import pytest
 
 from keepstep.checkpoint.opening import opener
 
+from ..checkpoint.stores.servers import Server, seaweedfs
 from .driver import Run, kill_hard
-from .test_checkpoints import CADENCE, committed
+from .test_checkpoints import CADENCE, committed, resumed_step
+
+__all__ = ["seaweedfs"]
 
 
 def everything_dies_after_two_checkpoints(run: Run, *options: str) -> int:
@@ -51,3 +57,18 @@ def test_D9_sealed_checkpoints_resume_with_the_key_and_only_with_it(run: Run, tm
     run.start(*run.light(*CADENCE), options=("--checkpoint-keys", str(keys))).finish()
     assert max(line.step for line in run.trace()) == 59
     assert newest >= 20
+
+
+def test_D4_checkpoints_in_an_object_store_outlive_the_machine(
+    make_run: Callable[..., Run], seaweedfs: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A new state directory knows nothing of the first run: what it goes on from is in the store alone."""
+    for name, value in seaweedfs.environment.items():
+        monkeypatch.setenv(name, value)
+    place = ("--checkpoint-dir", seaweedfs.address(f"run-{secrets.token_hex(4)}"))
+    first = make_run()
+    newest = everything_dies_after_two_checkpoints(first, *place)
+    second = make_run(name=first.name)
+    second.start(*second.light(*CADENCE), options=place).finish()
+    assert resumed_step(second, generation=1) >= newest
+    assert max(line.step for line in second.trace()) == 59
