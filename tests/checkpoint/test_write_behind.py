@@ -193,3 +193,20 @@ def test_quit_finishes_the_writes_that_are_queued(start_node: Start, tmp_path: P
     assert node.process.returncode == 0
     assert [offer.step for offer in start_node().list_disk().disk] == [4]
     assert not os.path.exists(node.path)
+
+
+def test_a_rank_hears_that_its_restore_goes_on(start_node: Start) -> None:
+    node = start_node()
+    node.begin(1, 1)
+    client = node.client(0, 1)
+    client.snapshot(1, groups(1, size=500_000), durable=True)
+    key = node.event(Committed, 1).key
+    client.close()
+    node.close()
+    other = start_node()
+    other.begin(2, 1)
+    heard: list[bool] = []
+    reader = other.client(0, 1, generation=2)
+    reader.on_reading = lambda: heard.append(True)
+    check(reader.restore(1, "disk", key, 1), 1, size=500_000)
+    assert heard

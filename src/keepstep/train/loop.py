@@ -267,7 +267,7 @@ class Session:
         """The verified state, which fits every object on every rank; no object is touched. One rank's trouble is all ranks'."""
         found, trouble = None, None
         try:
-            found = self._storage.restore(self._reshard)
+            found = self._storage.restore(self._reshard, self._progress.heartbeat)
             if found is not None:
                 found = found._replace(groups=self._registered.fit(found.groups))
                 self._registered.check(found.groups)

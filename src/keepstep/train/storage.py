@@ -61,8 +61,9 @@ class Storage(Protocol):
         """How long the newest checkpoint took until it was durable; 0 before there was one."""
         ...
 
-    def restore(self, reshard: Reshard) -> Restored | None:
-        """The state to start from; None for none. Raises StateInvalid, a key error, or what ``reshard`` raises."""
+    def restore(self, reshard: Reshard, tick: Callable[[], None]) -> Restored | None:
+        """The state to start from; None for none. ``tick`` is called while bytes arrive. Raises StateInvalid, a key error, or
+        what ``reshard`` raises."""
         ...
 
     def prepare(self, groups: Mapping[str, Any]) -> None:
@@ -150,11 +151,12 @@ class SnapshotStorage:
             world_size=worker.world_size,
         )
 
-    def restore(self, reshard: Reshard) -> Restored | None:
+    def restore(self, reshard: Reshard, tick: Callable[[], None]) -> Restored | None:
         order = self._worker.restore
         if order is None:
             return None
         assert self._client is not None, "restore comes before anything that could lose the connection"
+        self._client.on_reading = tick
         if order.world_size == self._worker.world_size:
             groups = self._client.restore(
                 order.step, order.tier, order.key, order.world_size, order.peers, order.generation
@@ -228,7 +230,8 @@ class DirectoryStorage:
         self._flatten = _Flattener()
         self._durable_step = -1
 
-    def restore(self, reshard: Reshard) -> Restored | None:
+    def restore(self, reshard: Reshard, tick: Callable[[], None]) -> Restored | None:
+        tick()
         commit, worker = self._choose(), self._worker
         if commit is None:
             return None

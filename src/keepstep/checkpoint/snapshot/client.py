@@ -28,6 +28,7 @@ from keepstep.checkpoint.snapshot.messages import (
     NotFound,
     PartFound,
     Place,
+    Reading,
     Refused,
     Reserve,
     Seal,
@@ -115,6 +116,8 @@ class SnapshotClient:
         self._reserved_bytes = self._reserve = 0
         self._plan: _Plan | None = None
         self._durable: dict[int, Durable] = {}
+        self.on_reading: Callable[[], None] = lambda: None
+        """Called while a restore waits and bytes arrive on this node."""
         self.written_s = 0.0
         """How long the newest checkpoint took from the seal until it was durable."""
         try:
@@ -304,6 +307,8 @@ class SnapshotClient:
                 self.written_s = message.duration_s or self.written_s
                 while len(self._durable) > KEEP_RESULTS:
                     del self._durable[next(iter(self._durable))]
+            case Reading():
+                self.on_reading()
             case Refused(reason=reason):
                 raise SnapshotRefused(reason)
             case _:

@@ -123,6 +123,12 @@ class PartFound(Struct, frozen=True, kw_only=True, tag=True):
     sources: tuple[Source, ...]
 
 
+class Reading(Struct, frozen=True, kw_only=True, tag=True):
+    """A restore goes on: bytes for some rank of this node have arrived since the last one."""
+
+    size_bytes: int
+
+
 class NotFound(Struct, frozen=True, kw_only=True, tag=True):
     reason: str
 
@@ -344,7 +350,7 @@ ToServer = (
     Attach | Reserve | Seal | WaitDurable | FindPart
     | Control | Begin | TakeInventory | VerifyRam | ListDisk | VerifyDisk | Hold | Flush | Quit
 )  # fmt: skip
-ToWorker = Attached | Refused | Grant | NoRoom | Durable | PartFound | NotFound
+ToWorker = Attached | Refused | Grant | NoRoom | Durable | PartFound | Reading | NotFound
 ToLauncher = Ready | Refused | Ok | Wrong | Stock | Committed | SaveError | Notice
 Answer = Ok | Wrong | Stock
 BetweenPeers = PeerHello | Part | AskPart | Fetch | Blob | NotFound | Offer | Taken | Safe

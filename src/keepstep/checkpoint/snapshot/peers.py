@@ -145,7 +145,9 @@ class PeerServer:
         self._socket.close()
 
 
-def receive_into(connection: socket.socket, buffer: FrameBuffer, view: memoryview) -> None:
+def receive_into(
+    connection: socket.socket, buffer: FrameBuffer, view: memoryview, progress: Callable[[int], None] = lambda _: None
+) -> None:
     """Raw bytes that follow a message, until ``view`` is full. Raises ConnectionError at the end of the stream."""
     done = buffer.drain_into(view)
     while done < len(view):
@@ -153,6 +155,7 @@ def receive_into(connection: socket.socket, buffer: FrameBuffer, view: memoryvie
         if not count:
             raise ConnectionResetError(f"the other side closed after {done} of {len(view)} bytes")
         done += count
+        progress(count)
 
 
 class PeerLink:
@@ -199,7 +202,7 @@ class PeerLink:
         answer = receive(self._socket, self._buffer)
         return answer if isinstance(answer, Part) else None
 
-    def fetch(self, digest: str, size_bytes: int) -> Fetched | None:
+    def fetch(self, digest: str, size_bytes: int, progress: Callable[[int], None] = lambda _: None) -> Fetched | None:
         """The bytes of a digest, verified; None if the peer does not have them. Raises StateInvalid if they are wrong."""
         self._socket.sendall(frame(Fetch(digest=digest)))
         answer = receive(self._socket, self._buffer)
@@ -211,7 +214,7 @@ class PeerLink:
             )
         fetched = Fetched(size_bytes)
         try:
-            receive_into(self._socket, self._buffer, fetched.view)
+            receive_into(self._socket, self._buffer, fetched.view, progress)
             if not matches(fetched.view, digest):
                 raise StateInvalid(f"{self.address} sent damaged bytes for {digest}")
         except BaseException:

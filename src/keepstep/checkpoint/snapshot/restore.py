@@ -69,28 +69,34 @@ class Finder:
 
     # ---- restore
 
-    def find(self, request: FindPart) -> Finding:
-        """Everything of one rank's part. Raises StateInvalid naming what is nowhere."""
+    def find(self, request: FindPart, progress: Callable[[int], None]) -> Finding:
+        """Everything of one rank's part. ``progress`` gets bytes that came from elsewhere, on any thread. Raises StateInvalid
+        naming what is nowhere."""
         finding = Finding([], [], [])
         try:
             with self._links(request.peers) as links:
                 part = self._part(request, links)
-                with self._leased(request) as renew:
+                with self._leased(request, progress) as alive:
                     for name, digest in part.groups.items():
-                        self._locate(name, digest, part.sizes_bytes[digest], links, finding, renew)
+                        self._locate(name, digest, part.sizes_bytes[digest], links, finding, alive)
         except BaseException:
             self.release(finding)
             raise
         return finding
 
     @contextlib.contextmanager
-    def _leased(self, request: FindPart) -> Iterator[Callable[[int], None]]:
+    def _leased(self, request: FindPart, progress: Callable[[int], None]) -> Iterator[Callable[[int], None]]:
         """Retention leaves a checkpoint alone while it is read; what is yielded is called as it goes on."""
         if request.tier != "disk" or self._open is None:
-            yield lambda _: None
+            yield progress
             return
         with Lease(self._open(), request.key) as lease:
-            yield lease.progress
+
+            def both(size_bytes: int) -> None:
+                lease.progress(size_bytes)
+                progress(size_bytes)
+
+            yield both
 
     def release(self, finding: Finding) -> None:
         """Close the descriptors; the slots are free to be reused."""
@@ -138,7 +144,13 @@ class Finder:
         )  # fmt: skip
 
     def _locate(
-        self, name: str, digest: str, size_bytes: int, links: "_Links", finding: Finding, renew: Callable[[int], None]
+        self,
+        name: str,
+        digest: str,
+        size_bytes: int,
+        links: "_Links",
+        finding: Finding,
+        progress: Callable[[int], None],
     ) -> None:
         # One fetch per node: the ranks that want the same bytes wait for the first.
         with self._disk:
@@ -146,7 +158,9 @@ class Finder:
         with lock:
             if self._here(name, digest, finding):
                 return
-            fetched = self._from_peers(digest, size_bytes, links) or self._from_store(digest, size_bytes, renew)
+            fetched = self._from_peers(digest, size_bytes, links, progress) or self._from_store(
+                digest, size_bytes, progress
+            )
             if fetched is None:
                 raise StateInvalid(f"the bytes of group {name!r} ({digest}) are nowhere: asked {links.asked()}")
             self._memory.keep_fetched(digest, fetched)
@@ -154,10 +168,10 @@ class Finder:
                 raise StateInvalid(f"the bytes of group {name!r} ({digest}) were let go before they were read")
 
     @staticmethod
-    def _from_peers(digest: str, size_bytes: int, links: "_Links") -> Fetched | None:
+    def _from_peers(digest: str, size_bytes: int, links: "_Links", progress: Callable[[int], None]) -> Fetched | None:
         for link in links:
             with links.guard(link):
-                if (fetched := link.fetch(digest, size_bytes)) is not None:
+                if (fetched := link.fetch(digest, size_bytes, progress)) is not None:
                     return fetched
         return None
 
@@ -173,7 +187,7 @@ class Finder:
             finding.sources.append(Source(name=name, digest=digest, offset=offset, size_bytes=found.size_bytes))
             return True
 
-    def _from_store(self, digest: str, size_bytes: int, renew: Callable[[int], None]) -> Fetched | None:
+    def _from_store(self, digest: str, size_bytes: int, progress: Callable[[int], None]) -> Fetched | None:
         """The bytes of a group in any checkpoint that exists, newest first. Raises StateInvalid, a key error, or OSError."""
         if self._repository is None:
             return None
@@ -183,7 +197,7 @@ class Finder:
                 reader = self._repository.reader(manifest)
             fetched = Fetched(size_bytes)
             try:
-                reader.read_group(digest, fetched.view, renew)
+                reader.read_group(digest, fetched.view, progress)
                 return fetched
             except (StateInvalid, OSError) as error:
                 if self._copier is not None and self._copier.read_group(manifest, digest, fetched.view):

@@ -42,6 +42,7 @@ from keepstep.checkpoint.snapshot.messages import (
     PartFound,
     PeerHello,
     Quit,
+    Reading,
     Ready,
     Refused,
     Reserve,
@@ -66,6 +67,8 @@ from keepstep.checkpoint.snapshot.writer import Writer
 DISK_LIST_S = 1.0
 """A directory that hangs must not hold up an inventory: the last list is used then."""
 FINISH_S = 30.0
+READING_S = 0.5
+"""How often a rank that restores is told that bytes arrive: it is alive then, however long it takes."""
 LEFT_GRACE_S = 5.0
 """A rank that was killed leaves as well. Its generation is fenced long before this, and the others with it."""
 
@@ -104,6 +107,8 @@ class Service:
         self._connections: dict[Connection, Worker | None] = {}
         self._launcher: Connection | None = None
         self._outcomes = Outcomes()
+        self._searching: set[Worker] = set()
+        self._reading_lock, self._read_bytes, self._told_s = threading.Lock(), 0, 0.0
         self._disk: tuple[DiskStock, ...] = ()
         self._selector = selectors.DefaultSelector()
         self._ended = False
@@ -311,21 +316,41 @@ class Service:
             if worker is not None:
                 self._grant(worker)
 
+    def _read(self, size_bytes: int) -> None:
+        """Bytes of a restore have arrived, on any thread: whoever waits is told now and then."""
+        with self._reading_lock:
+            self._read_bytes += size_bytes
+            if time.monotonic() < self._told_s + READING_S:
+                return
+            self._told_s, done = time.monotonic(), self._read_bytes
+        self._post(lambda: self._tell_reading(done))
+
+    def _tell_reading(self, done: int) -> None:
+        for worker in self._searching:
+            worker.connection.send(Reading(size_bytes=done))
+
     def _find(self, worker: Worker, request: FindPart) -> None:
+        self._searching.add(worker)
+
         def work() -> None:
             # What was sealed before the question is part of the answer.
             self._hasher.join()
             try:
-                finding = self._finder.find(request)
+                finding = self._finder.find(request, self._read)
             except (CheckpointError, OSError, ValueError) as error:
                 reason = str(error)
-                self._post(lambda: worker.connection.send(NotFound(reason=reason)))
+                self._post(lambda: self._not_found(worker, reason))
                 return
             self._post(lambda: self._found(worker, finding))
 
         self._finders.submit(work)
 
+    def _not_found(self, worker: Worker, reason: str) -> None:
+        self._searching.discard(worker)
+        worker.connection.send(NotFound(reason=reason))
+
     def _found(self, worker: Worker, finding: Finding) -> None:
+        self._searching.discard(worker)
         if worker.finding is not None:
             self._finder.release(worker.finding)
         worker.connection.send(PartFound(sources=tuple(finding.sources)), finding.descriptors)
