@@ -136,9 +136,11 @@ def _damage_checkpoint(stage: Stage) -> Done:
     stage.wait_for(lambda: len(repository.commits()) >= 2, "two checkpoints on disk")
     stage.cut_power()
     newest = repository.commits()[0]
-    own = [entry for entry in repository.manifest(newest.key).packs if entry.groups]
-    pack = max(own, key=lambda entry: entry.size_bytes)
-    flip_bit(store.path / pack.key, pack.size_bytes // 2)
+    manifest = repository.manifest(newest.key)
+    largest = max(manifest.sizes_bytes, key=lambda digest: manifest.sizes_bytes[digest])
+    chunk = repository.reader(manifest).chunks(largest)[0]
+    pack = next(entry for entry in manifest.packs if entry.id == chunk.pack)
+    flip_bit(store.path / pack.key, chunk.offset + chunk.stored_bytes // 2)
     stage.restore_power()
     return Done(
         text=f"everything killed at once, then one bit of the newest checkpoint (step {newest.step}) flipped",
