@@ -7,10 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.checkpoint.stores.servers import Server, seaweedfs
 
 from keepstep.checkpoint.opening import opener
 
-from ..checkpoint.stores.servers import Server, seaweedfs
 from .driver import Run, kill_hard
 from .test_checkpoints import CADENCE, committed, resumed_step
 

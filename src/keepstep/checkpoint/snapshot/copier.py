@@ -100,13 +100,13 @@ class Copier:
             self._tell(commit, f"repaired {piece.key} ({piece.reason}) from {piece.source}")
         return bool(done)
 
-    def read_group(self, manifest: Manifest, digest: str, out: memoryview) -> bool:
-        """Fill ``out`` with a group from the first tier that serves it rightly; False if none does."""
+    def copy_group(self, manifest: Manifest, digest: str, fd: int, size_bytes: int) -> bool:
+        """Fill a file with a group from the first tier that serves it rightly; False if none does."""
         repository = self._open()
         for place in self._places:
             try:
                 reader = pack_reader(place.copies, manifest, repository.keys, repository.tenant)
-                reader.read_group(digest, out)
+                reader.copy_group(digest, fd, size_bytes)
             except (OSError, StateInvalid):
                 continue
             reason = (

@@ -7,7 +7,6 @@ digest wherever they are. Thread-safe; must not do I/O beyond allocating memory.
 
 import contextlib
 import itertools
-import mmap
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -16,6 +15,7 @@ from msgspec import Struct
 
 from keepstep.checkpoint.snapshot.arenas import Arenas, At, CopiedSteps
 from keepstep.checkpoint.snapshot.budget import default_limit_bytes
+from keepstep.checkpoint.snapshot.fetched import Fetched
 from keepstep.checkpoint.snapshot.messages import Offer, Part, RamStock, Safe, Seal, Taken
 from keepstep.checkpoint.snapshot.policy import SnapshotPolicy
 from keepstep.checkpoint.snapshot.slots import MIN_SLOTS, RankSlots, Rules, Sealed, Slot, anonymous, whole_pages
@@ -39,35 +39,6 @@ class Located(Struct, frozen=True):
         if self.fd >= 0:
             return os.dup(self.fd), self.offset
         return anonymous(self.data), 0
-
-
-_PAGED_AT_ONCE = 64 * 1024 * 1024
-
-
-class Fetched:
-    """Anonymous memory for one blob that comes from a peer or a store. Filled once; nobody writes to it afterwards."""
-
-    def __init__(self, size_bytes: int) -> None:
-        size = max(size_bytes, 1)
-        self.fd = os.memfd_create("keepstep-fetched", os.MFD_CLOEXEC)
-        try:
-            os.ftruncate(self.fd, size)
-            self.view = memoryview(mmap.mmap(self.fd, size))[:size_bytes]
-        except BaseException:
-            os.close(self.fd)
-            raise
-        # Pages in bulk, ahead of what is read into them: a fault for each page would halve the speed of a disk.
-        self._paging = threading.Thread(target=self._page_in, args=(size,), name="page in", daemon=True)
-        self._paging.start()
-
-    def _page_in(self, size_bytes: int) -> None:
-        with contextlib.suppress(OSError):
-            for begin in range(0, size_bytes, _PAGED_AT_ONCE):
-                os.posix_fallocate(self.fd, begin, min(_PAGED_AT_ONCE, size_bytes - begin))
-
-    def close(self) -> None:
-        self._paging.join()
-        os.close(self.fd)
 
 
 class Memory:

@@ -14,7 +14,8 @@ from typing import Any
 import msgspec
 
 from keepstep.checkpoint.errors import StateInvalid
-from keepstep.checkpoint.snapshot.memory import Fetched, Memory
+from keepstep.checkpoint.snapshot.fetched import Fetched
+from keepstep.checkpoint.snapshot.memory import Memory
 from keepstep.checkpoint.snapshot.messages import (
     AskPart,
     Blob,

@@ -15,7 +15,8 @@ from keepstep.checkpoint.format.records import Manifest
 from keepstep.checkpoint.repository.leases import Lease
 from keepstep.checkpoint.repository.repository import Repository
 from keepstep.checkpoint.snapshot.copier import Copier
-from keepstep.checkpoint.snapshot.memory import Fetched, Memory
+from keepstep.checkpoint.snapshot.fetched import Fetched
+from keepstep.checkpoint.snapshot.memory import Memory
 from keepstep.checkpoint.snapshot.messages import DiskStock, FindPart, Part, PeerHello, Source
 from keepstep.checkpoint.snapshot.peers import PeerLink
 from keepstep.checkpoint.snapshot.slots import Slot
@@ -182,6 +183,7 @@ class Finder:
             fd, offset = found.descriptor()
             finding.descriptors.append(fd)
             if found.slot is not None:
+                found.slot.freeze()
                 self._memory.acquire(found.slot)
                 finding.pinned.append(found.slot)
             finding.sources.append(Source(name=name, digest=digest, offset=offset, size_bytes=found.size_bytes))
@@ -195,13 +197,16 @@ class Finder:
         for manifest in self._manifests(digest, size_bytes):
             with self._disk:
                 reader = self._repository.reader(manifest)
-            fetched = Fetched(size_bytes)
+            fetched = Fetched(size_bytes, by_fd=True)
             try:
-                reader.read_group(digest, fetched.view, progress)
+                try:
+                    reader.copy_group(digest, fetched.fd, size_bytes, progress)
+                except (StateInvalid, OSError):
+                    if self._copier is None or not self._copier.copy_group(manifest, digest, fetched.fd, size_bytes):
+                        raise
+                fetched.freeze()
                 return fetched
             except (StateInvalid, OSError) as error:
-                if self._copier is not None and self._copier.read_group(manifest, digest, fetched.view):
-                    return fetched
                 fetched.close()
                 wrong = error
             except BaseException:

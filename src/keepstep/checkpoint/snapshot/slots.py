@@ -6,6 +6,7 @@ the snapshot server ends, and nothing goes away when a worker does. Not thread-s
 
 import contextlib
 import errno
+import fcntl
 import mmap
 import os
 import tempfile
@@ -15,6 +16,7 @@ from typing import Any
 from msgspec import Struct
 
 from keepstep.checkpoint.snapshot.messages import Place
+from keepstep.checkpoint.snapshot.reading import FROZEN
 from keepstep.checkpoint.state.blob import Chunks
 
 KEEP_SEALED = 2
@@ -69,14 +71,18 @@ class Slot:
         self.size_bytes = whole_pages(size_bytes)
         self.sealed: Sealed | None = None
         self.granted = False
+        self.frozen = False
+        """Nobody can write it again, not even a worker: it is never granted."""
         self.readers = 0
         self.recalls: list[Callable[[], None]] = []
         """Of readers that let go when they are asked to."""
-        self.fd = _nameless(directory) if directory else os.memfd_create(f"keepstep-slot-{number}", os.MFD_CLOEXEC)
+        self.fd = _nameless(directory) if directory else _memory(f"keepstep-slot-{number}")
         try:
             os.ftruncate(self.fd, self.size_bytes)
             access = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
-            self.map = mmap.mmap(self.fd, self.size_bytes, mmap.MAP_SHARED, access)
+            # A private mapping that is only read shows what workers write, and does not stand in the way of freezing.
+            kind = mmap.MAP_SHARED if writable or directory else mmap.MAP_PRIVATE
+            self.map = mmap.mmap(self.fd, self.size_bytes, kind, access)
             if paged_in:
                 self.page_in()
         except BaseException:
@@ -89,6 +95,14 @@ class Slot:
         os.posix_fallocate(self.fd, 0, self.size_bytes)
         with contextlib.suppress(OSError):
             self.map.madvise(_MADV_POPULATE_READ)
+
+    def freeze(self) -> bool:
+        """Have the kernel refuse every write from here on, so that who reads it need not copy it. False while somebody has it
+        mapped for writing: the worker that sealed it lives."""
+        with contextlib.suppress(OSError):
+            fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, FROZEN)
+            self.frozen = True
+        return self.frozen
 
     def renew(self) -> None:
         """Forget what is in a file, which is then written without being read first. Raises OSError if the disk is full."""
@@ -146,7 +160,7 @@ class RankSlots:
         Raises OSError if memory for a new slot is refused.
         """
         for slot in [s for s in self.in_memory() if s.sealed is None and not s.granted and not s.readers]:
-            if slot.size_bytes >= size_bytes:
+            if slot.size_bytes >= size_bytes and not slot.frozen:
                 return self._take(slot)
             self._drop(slot)
         if len(self.in_memory()) < slots_per_rank(size_bytes) + rules.more and rules.room(whole_pages(size_bytes)):
@@ -155,7 +169,7 @@ class RankSlots:
                 return self._add(size_bytes)
         spare = [pair for pair in self._spare(rules) if not pair[0].readers]
         for slot, _ in [*(p for p in spare if not rules.wanted(p[1])), *(p for p in spare if rules.wanted(p[1]))]:
-            if slot.size_bytes >= size_bytes:
+            if slot.size_bytes >= size_bytes and not slot.frozen:
                 return self._take(slot)
             self._drop(slot)
             if rules.room(whole_pages(size_bytes)):
@@ -241,6 +255,10 @@ def _nameless(directory: str) -> int:
     fd, path = tempfile.mkstemp(prefix=".keepstep-", dir=directory)
     os.unlink(path)
     return fd
+
+
+def _memory(name: str) -> int:
+    return os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
 
 
 def whole_pages(size_bytes: int) -> int:

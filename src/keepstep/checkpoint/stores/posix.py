@@ -157,7 +157,7 @@ class PosixWriter:
         self._temporary = path.parent / _temporary_name()
         self._at = 0
         self._fd = _open_direct(self._temporary)
-        self._direct = bool(_flags(self._fd) & os.O_DIRECT)
+        self.direct = bool(_flags(self._fd) & os.O_DIRECT)
         try:
             _reserve(self._fd, size_bytes)
         except BaseException:
@@ -166,14 +166,14 @@ class PosixWriter:
 
     def write(self, block: Any) -> None:
         view = memoryview(block).cast("B")
-        if self._direct and (len(view) % BLOCK_BYTES or self._at % BLOCK_BYTES):
+        if self.direct and (len(view) % BLOCK_BYTES or self._at % BLOCK_BYTES):
             self._buffered()
         done = 0
         while done < len(view):
             try:
                 count = os.pwrite(self._fd, view[done:], self._at)
             except OSError as error:
-                if error.errno != errno.EINVAL or not self._direct:
+                if error.errno != errno.EINVAL or not self.direct:
                     raise
                 # The buffer's address, or what a short write left, does not suit direct I/O.
                 self._buffered()
@@ -185,7 +185,7 @@ class PosixWriter:
         import fcntl
 
         fcntl.fcntl(self._fd, fcntl.F_SETFL, _flags(self._fd) & ~os.O_DIRECT)
-        self._direct = False
+        self.direct = False
 
     def finish(self) -> None:
         os.ftruncate(self._fd, self._at)
