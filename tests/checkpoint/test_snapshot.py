@@ -203,6 +203,24 @@ def test_D6_a_bit_flip_in_memory_is_found_and_never_offered_again(start_node: St
     client.close()
 
 
+def test_what_was_restored_is_never_written_again(start_node: Start) -> None:
+    """Restored arrays are the snapshot's own memory, without a copy: no later snapshot may get it."""
+    node = start_node()
+    node.begin(1, 1)
+    first = node.client(0, 1)
+    for step in (1, 2):
+        first.snapshot(step, groups(step))
+    first.close()
+    node.begin(2, 1)
+    second = node.client(0, 1, generation=2)
+    restored = second.restore(2, "ram", "", 1)
+    for step in range(3, 12):
+        assert second.snapshot(step, groups(step))
+    check(restored, 2)
+    restored["model"]["w0"] += 1
+    check(second.restore(11, "ram", "", 1), 11)
+
+
 def test_restore_says_what_is_missing(start_node: Start) -> None:
     node = start_node()
     node.begin(1, 1)

@@ -21,6 +21,8 @@ from keepstep.checkpoint.state.blob import digest_chunks, pack
 from keepstep.checkpoint.state.tree import Flat
 from keepstep.checkpoint.stores.address import open_store
 from keepstep.checkpoint.stores.port import Store
+from keepstep.checkpoint.stores.posix import PosixStore
+from keepstep.checkpoint.stores.selftest import selftest
 
 _INSTANCES: Counter[tuple[str, str, int]] = Counter()
 
@@ -54,6 +56,7 @@ class LocalCheckpoints:
         self._verify = verify
         self._tries: dict[tuple[int, int], int] = {}
         self._named = run is not None
+        self._tried = isinstance(store, PosixStore)
         self._instance: dict[int, int] = {}
         """Rank -> how many of this class had saved for it there before, in this process: ranks count alike."""
 
@@ -62,8 +65,15 @@ class LocalCheckpoints:
     ) -> Commit | None:
         """Write this rank's part; returns the commit if it completed the set, else None.
 
-        Raises SaveFailed (older checkpoints untouched, the next save tries again) or Superseded (stop for good).
+        Raises SaveFailed (older checkpoints untouched, the next save tries again), Superseded (stop for good), or, at the first
+        save to an object store, StoreUnfit if it overwrites where it must refuse.
         """
+        if not self._tried:
+            try:
+                selftest(self.repository.store)
+            except OSError as error:
+                raise SaveFailed(f"step {step} was not saved, the store cannot be tried: {error}") from error
+            self._tried = True
         if rank not in self._instance and self._named:
             self._instance[rank] = 0
         elif rank not in self._instance:

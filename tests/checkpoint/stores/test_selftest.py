@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from keepstep.checkpoint import LocalCheckpoints, flatten
 from keepstep.checkpoint.errors import StoreUnfit
 from keepstep.checkpoint.stores.port import Entry, Store
 from keepstep.checkpoint.stores.posix import PosixStore
@@ -21,6 +22,17 @@ def test_rclone_is_refused(rclone: Server, open_on: Callable[..., Store]) -> Non
     with pytest.raises(StoreUnfit, match=r"If-None-Match is ignored.*Use a directory .*rclone serve s3"):
         selftest(store)
     assert list(store.list("")) == []
+
+
+def test_no_checkpoint_goes_to_a_store_that_is_not_fit(
+    rclone: Server, seaweedfs: Server, open_on: Callable[..., Store]
+) -> None:
+    state = {"g": flatten({"x": 1})}
+    with pytest.raises(StoreUnfit, match="If-None-Match is ignored"):
+        LocalCheckpoints(open_on(rclone, f"t-{secrets.token_hex(4)}"), job="job").save(1, state)
+    good = LocalCheckpoints(open_on(seaweedfs, f"t-{secrets.token_hex(4)}"), job="job")
+    done = good.save(1, state)
+    assert done is not None and done.state == "verified" and good.load(done)["g"]["x"] == 1
 
 
 def test_what_cannot_be_reached_is_not_called_unfit(seaweedfs: Server, open_on: Callable[..., Store]) -> None:
