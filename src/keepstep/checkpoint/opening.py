@@ -67,9 +67,15 @@ def open_keys(store: Store, directory: str = "", command: str = "") -> Keys | No
 
 
 def opener(
-    address: str, job: str, *, tenant: str = "", keys_directory: str = "", keys_command: str = ""
+    address: str,
+    job: str,
+    *,
+    tenant: str = "",
+    keys_directory: str = "",
+    keys_command: str = "",
+    compress: bool = False,
 ) -> Callable[[], Repository]:
     """Makes repositories of one job in one store: threads need one each. Raises ValueError or ImportError."""
     store = open_store(address)
     keys = open_keys(store, keys_directory, keys_command)
-    return lambda: Repository(store, job, tenant=tenant, keys=keys)
+    return lambda: Repository(store, job, tenant=tenant, keys=keys, compress=compress)

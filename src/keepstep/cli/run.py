@@ -67,6 +67,25 @@ CheckpointCopiesOption = Annotated[
         metavar="TIER",
     ),
 ]
+RestoreBytesOption = Annotated[
+    int,
+    typer.Option(
+        "--restore-bytes-s",
+        help="What all restores from the store together may take, bytes per second; the same for every job that shares the "
+        "store. Default: no limit.",
+        metavar="BYTES",
+    ),
+]
+PriorityOption = Annotated[
+    str, typer.Option(help="urgent, normal or background: who goes first where jobs share a store.", metavar="LANE")
+]
+CheckpointCompressOption = Annotated[
+    bool,
+    typer.Option(
+        "--checkpoint-compress",
+        help="Make checkpoints smaller: for a store behind less than 0.2 GB/s, never for a disk.",
+    ),
+]
 CheckpointKeysOption = Annotated[
     Path | None,
     typer.Option(help="Seal checkpoints; a directory with the key files that wrap the session keys.", metavar="DIR"),
@@ -109,6 +128,9 @@ def run(
     job: JobOption = None,
     state_dir: StateDirOption = None,
     checkpoint_dir: CheckpointDirOption = None,
+    checkpoint_compress: CheckpointCompressOption = False,
+    restore_bytes_s: RestoreBytesOption = 0,
+    priority: PriorityOption = "normal",
     checkpoint_copies: CheckpointCopiesOption = None,
     checkpoint_keys: CheckpointKeysOption = None,
     checkpoint_keys_command: CheckpointKeysCommandOption = "",
@@ -129,6 +151,8 @@ def run(
 
     size = parse_size(nodes)
     _check_numbers(nproc_per_node, spares)
+    if restore_bytes_s < 0 or priority not in ("urgent", "normal", "background"):
+        fail("--restore-bytes-s must not be negative, and --priority is urgent, normal or background", 2)
     script_argv = ("-m", *script) if module else tuple(script)
     _check_script(script_argv)
     name = job or _job_name(script[0])
@@ -138,6 +162,8 @@ def run(
         *("--nproc-per-node", str(nproc_per_node)),
         *("--min-nodes", str(size.min_nodes), "--max-nodes", str(size.max_nodes)),
         *("--checkpoint-dir", _place(checkpoint_dir or str(state.path / "checkpoints" / name))),
+        *("--restore-bytes-s", str(restore_bytes_s), "--priority", priority),
+        *(("--checkpoint-compress",) if checkpoint_compress else ()),
         *(word for tier in checkpoint_copies or () for word in ("--checkpoint-copies", _tier(tier))),
         *(("--checkpoint-keys", str(checkpoint_keys.absolute())) if checkpoint_keys is not None else ()),
         *(("--checkpoint-keys-command", checkpoint_keys_command) if checkpoint_keys_command else ()),

@@ -33,6 +33,12 @@ class Settings:
     checkpoint_keys: str = ""
     """Directory with the key files that wrap the session keys of checkpoints; empty: they are in the clear."""
     checkpoint_keys_command: str = ""
+    checkpoint_compress: bool = False
+    """Make checkpoints smaller, for a slow link to the store."""
+    restore_bytes_s: int = 0
+    """What all restores from the store together may take; the same for every job that shares it. 0: no limit."""
+    priority: str = "normal"
+    """Of its restores and saves where several jobs share a store."""
     checkpoint_copies: tuple[str, ...] = ()
     """Further tiers for checkpoints, see ``checkpoint.opening``."""
     run: str = ""

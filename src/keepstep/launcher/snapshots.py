@@ -84,12 +84,14 @@ class Snapshots:
         if os.path.exists(self.socket):
             os.unlink(self.socket)
         own = {environment.TOKEN: self._settings.token, environment.GENERATION: NO_GENERATION, _SECRET_VARIABLE: secret}
-        copies = [word for tier in self._settings.checkpoint_copies for word in ("--copies", tier)]
+        more = [word for tier in self._settings.checkpoint_copies for word in ("--copies", tier)]
+        more += ["--restore-bytes-s", str(self._settings.restore_bytes_s), "--priority", self._settings.priority]
+        more += ["--compress"] if self._settings.checkpoint_compress else []
         self._process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "keepstep.checkpoint.snapshot", "--socket", self.socket, "--job", self._settings.job,
             "--directory", self._settings.checkpoint_dir, "--keys", self._settings.checkpoint_keys,
             "--keys-command", self._settings.checkpoint_keys_command, "--listen", self._settings.address, "--parent",
-            str(os.getpid()), *copies, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, process_group=0,
+            str(os.getpid()), *more, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, process_group=0,
             env={**os.environ, **own},
         )  # fmt: skip
         assert self._process.stdout is not None

@@ -66,6 +66,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--checkpoint-dir", default="", help="directory or URL for checkpoints; inside the state directory by default"
     )
+    parser.add_argument("--checkpoint-compress", action="store_true", help="make checkpoints smaller, for a slow link")
+    parser.add_argument("--restore-bytes-s", type=int, default=0, help="limit of all restores from the store together")
+    parser.add_argument("--priority", choices=("urgent", "normal", "background"), default="normal", help="of this job")
     parser.add_argument(
         "--checkpoint-copies", action="append", default=[],
         help="further tier for checkpoints: ADDRESS@SECONDS, or K+M@SECONDS:DOMAIN=ADDRESS,…",
@@ -123,6 +126,9 @@ def read_settings(options: argparse.Namespace, environ: Mapping[str, str]) -> Se
         checkpoint_dir=_place(options.checkpoint_dir or os.path.join(state_dir, "checkpoints", options.job)),
         checkpoint_keys=os.path.abspath(options.checkpoint_keys) if options.checkpoint_keys else "",
         checkpoint_keys_command=options.checkpoint_keys_command,
+        checkpoint_compress=options.checkpoint_compress,
+        restore_bytes_s=options.restore_bytes_s,
+        priority=options.priority,
         checkpoint_copies=tuple(options.checkpoint_copies),
         log_dir=os.path.abspath(options.log_dir or os.path.join(state_dir, "logs", options.job)),
         address=options.address,

@@ -9,6 +9,7 @@ from typing import Any
 
 from keepstep.checkpoint.errors import KeyMissing, StateInvalid
 from keepstep.checkpoint.format import pack as layout
+from keepstep.checkpoint.format.codec import decode
 from keepstep.checkpoint.format.pack import FOOTER_NUMBER, Chunk, Footer, Groups, Trailer
 from keepstep.checkpoint.format.records import PackEntry
 from keepstep.checkpoint.keys.port import Keys, PackSealer
@@ -186,9 +187,9 @@ class PackReader:
         entry = self._packs.get(run[0].pack)
         if entry is None:
             raise StateInvalid(f"pack {run[0].pack}, which holds a chunk of this checkpoint, is not part of it")
-        for chunk in run:
-            if chunk.codec:
-                raise StateInvalid(f"{entry.key} uses codec {chunk.codec!r}: upgrade keepstep to read it")
+        if run[0].codec:
+            self._read_coded(entry, run[0], out)
+            return
         begin, size = run[0].offset, run[-1].offset + run[-1].stored_bytes - run[0].offset
         sealed = any(chunk.tag for chunk in run)
         place = self._room("stored", round_up(size, PAGE_BYTES)) if sealed or out is None else out
@@ -208,6 +209,22 @@ class PackReader:
                     f"chunk {chunk.number} of {entry.key} does not match its digest: its bytes are damaged"
                 )
             done += chunk.plain_bytes
+
+    def _read_coded(self, entry: PackEntry, chunk: Chunk, out: memoryview | None) -> None:
+        """:meth:`_read_run` of a chunk that was made smaller."""
+        pages = self._room("stored", round_up(chunk.stored_bytes, PAGE_BYTES))
+        self._store.read_into(entry.key, chunk.offset, pages)
+        if out is None:
+            _check_stored(entry, chunk.number, pages, chunk.stored)
+            out = self._room("plain", chunk.plain_bytes)
+        data = pages[: chunk.stored_bytes]
+        if chunk.tag:
+            opened = self._room("opened", chunk.stored_bytes)
+            self._sealer(entry).open(chunk.number, data, bytes.fromhex(chunk.tag), opened, chunk.codec)
+            data = opened
+        decode(chunk.codec, data, out)
+        if chunk_digest(out) != bytes.fromhex(chunk.plain):
+            raise StateInvalid(f"chunk {chunk.number} of {entry.key} does not match its digest: its bytes are damaged")
 
     def check_header(self, entry: PackEntry) -> None:
         layout.check_header(self._read(entry, 0, layout.HEADER_BYTES), entry.id, entry.key)
@@ -253,6 +270,7 @@ def _runs(chunks: Sequence[Chunk]) -> list[tuple[Chunk, ...]]:
             last is not None
             and last.pack == chunk.pack
             and bool(last.tag) == bool(chunk.tag)
+            and not (last.codec or chunk.codec)
             and last.offset + last.stored_bytes == chunk.offset
             and chunk.stored_bytes % PAGE_BYTES == 0
             and chunk.offset + chunk.stored_bytes - run[0].offset <= CHUNK_BYTES

@@ -15,10 +15,11 @@ from msgspec import Struct
 
 from keepstep.checkpoint.errors import SaveFailed
 from keepstep.checkpoint.format import pack as layout
+from keepstep.checkpoint.format.codec import encode
 from keepstep.checkpoint.format.pack import FOOTER_NUMBER, HEADER_BYTES, Chunk, Stored, Trailer
 from keepstep.checkpoint.format.records import PackEntry
 from keepstep.checkpoint.keys.port import Context, Keys, PackSealer
-from keepstep.checkpoint.state.blob import Chunks, chunk_digest
+from keepstep.checkpoint.state.blob import Chunks, chunk_digest, item_sizes
 from keepstep.checkpoint.state.leaves import CHUNK_BYTES, PAGE_BYTES, round_up
 from keepstep.checkpoint.stores.port import ObjectWriter, Store
 
@@ -43,6 +44,8 @@ class Sealing(Struct, frozen=True):
     job: str
     generation: int
     step: int
+    compress: bool = False
+    """Make chunks smaller first, see ``format.codec``."""
 
 
 def context_of(tenant: str, job: str, entry: PackEntry) -> Context:
@@ -110,36 +113,40 @@ class PackWriter:
         """Append a blob. Raises SaveFailed if its bytes are not those that were digested, OSError from the store."""
         if group.chunks.root in self._groups:
             return
-        view = memoryview(group.blob).cast("B")
+        view, ranges = memoryview(group.blob).cast("B"), group.chunks.ranges()
+        items = item_sizes(view, ranges) if self._sealing.compress else [0] * len(ranges)
         chunks = [
-            self._chunk(_Run(view, begin, end), digest)
-            for (begin, end), digest in zip(group.chunks.ranges(), group.chunks.digests, strict=True)
+            self._chunk(_Run(view, begin, end), digest, item)
+            for (begin, end), digest, item in zip(ranges, group.chunks.digests, items, strict=True)
         ]
         self._groups[group.chunks.root] = tuple(chunks)
 
-    def _chunk(self, where: _Run, digest: bytes) -> Chunk:
+    def _chunk(self, where: _Run, digest: bytes, item_bytes: int) -> Chunk:
+        """``item_bytes``: of one element, where chunks are made smaller; 1 if not known, 0: they are not."""
         plain = where.view[where.begin : where.end]
         known = self._known.get((digest.hex(), len(plain)))
         if chunk_digest(plain) != digest:
             raise SaveFailed(f"the state changed in memory after it was sealed: {self._key} is not written")
         if known is not None:
             return known
+        coded = encode(plain, item_bytes) if item_bytes else None
+        codec, data = coded if coded is not None else ("", plain)
         number, tag = len(self._stored), b""
-        whole = round_up(len(plain), PAGE_BYTES)
-        if self._sealer is not None or whole != len(plain):
+        whole = round_up(len(data), PAGE_BYTES)
+        if codec or self._sealer is not None or whole != len(data):
             where = self._room(whole)
             block = where.view[where.begin : where.end]
-            block[len(plain) :] = bytes(whole - len(plain))
+            block[len(data) :] = bytes(whole - len(data))
             if self._sealer is None:
-                block[: len(plain)] = plain
+                block[: len(data)] = data
             else:
-                tag = self._sealer.seal(number, plain, block[: len(plain)])
-        stored = Stored(self._at, len(plain), layout.stored_digest(where.view[where.begin : where.end]))
+                tag = self._sealer.seal(number, data, block[: len(data)], codec)
+        stored = Stored(self._at, len(data), layout.stored_digest(where.view[where.begin : where.end]))
         self._stored.append(stored)
         self._put(where)
         return Chunk(
-            pack=self._id, number=number, offset=stored.offset, stored_bytes=len(plain), plain_bytes=len(plain),
-            plain=digest.hex(), stored=stored.stored, tag=tag.hex(),
+            pack=self._id, number=number, offset=stored.offset, stored_bytes=len(data), plain_bytes=len(plain),
+            plain=digest.hex(), stored=stored.stored, tag=tag.hex(), codec=codec,
         )  # fmt: skip
 
     def _room(self, size_bytes: int) -> _Run:

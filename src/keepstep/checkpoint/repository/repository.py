@@ -54,11 +54,14 @@ class Repository:
     ``keys``: seals what is written and opens what is read; None: in the clear.
     """
 
-    def __init__(self, store: Store, job: str, *, tenant: str = "", keys: Keys | None = None) -> None:
+    def __init__(
+        self, store: Store, job: str, *, tenant: str = "", keys: Keys | None = None, compress: bool = False
+    ) -> None:
+        """``compress``: make what is written smaller, for a store behind a slow link; what is read tells by itself."""
         self.store, self.job, self.tenant, self.keys = store, job, tenant, keys
         self._notary = Notary(store, keys, tenant=tenant)
         self.log = CommitLog(store, self._notary)
-        self._saver = Saver(store, self.log, keys, tenant)
+        self._saver = Saver(store, self.log, keys, tenant, compress=compress)
 
     # ---- writing
 

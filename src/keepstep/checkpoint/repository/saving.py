@@ -42,8 +42,9 @@ class _Base(msgspec.Struct, frozen=True):
 class Saver:
     """Writes parts of saves of one job to one store. Not for use by two threads at once."""
 
-    def __init__(self, store: Store, log: CommitLog, keys: Keys | None, tenant: str) -> None:
+    def __init__(self, store: Store, log: CommitLog, keys: Keys | None, tenant: str, *, compress: bool = False) -> None:
         self._store, self._log, self._keys, self._tenant = store, log, keys, tenant
+        self._compress = compress
         self._owner = secrets.token_hex(16)
         self._bases: dict[tuple[str, int], _Base] = {}
         self._leaning: dict[str, str] = {}
@@ -63,7 +64,7 @@ class Saver:
 
         A group that another rank has claimed is left to it. Raises SaveFailed with what this call wrote removed, or Superseded.
         """
-        sealing = Sealing(self._keys, self._tenant, save.job, save.generation, save.step)
+        sealing = Sealing(self._keys, self._tenant, save.job, save.generation, save.step, self._compress)
         distinct = {group.chunks.root: group for group in groups.values()}
         sharded = {name: shards_of(index_of(group.blob)) for name, group in groups.items()}
         part = Part(

@@ -16,6 +16,7 @@ import sys
 from pathlib import Path
 
 from keepstep.checkpoint.opening import open_tier, opener
+from keepstep.checkpoint.repository.traffic import Pace
 from keepstep.checkpoint.snapshot.copier import DurableTiers
 from keepstep.checkpoint.snapshot.messages import PeerHello
 from keepstep.checkpoint.snapshot.service import Service
@@ -57,9 +58,10 @@ def _durable(options: argparse.Namespace) -> DurableTiers | None:
         return None
     open_repository = opener(
         options.directory, options.job, tenant=options.tenant, keys_directory=options.keys,
-        keys_command=options.keys_command,
+        keys_command=options.keys_command, compress=options.compress,
     )  # fmt: skip
-    return DurableTiers(open_repository, options.keep, tuple(map(open_tier, options.copies)))
+    pace = Pace(bytes_s=options.restore_bytes_s, lane=options.priority)
+    return DurableTiers(open_repository, options.keep, tuple(map(open_tier, options.copies)), pace)
 
 
 def _listen(path: Path) -> socket.socket:
@@ -94,13 +96,30 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--copies", action="append", default=[], help="further tier: ADDRESS@SECONDS, or K+M@SECONDS:DOMAIN=ADDRESS,…"
     )
+    parser.add_argument(
+        "--compress", action="store_true", help="make checkpoints smaller, for a slow link to the store"
+    )
     parser.add_argument("--tenant", default="", help="for whom the checkpoints are sealed")
     parser.add_argument("--listen", default="127.0.0.1", help="address to listen on for peers; the port is chosen")
     parser.add_argument("--keep", type=int, default=3, help="how many committed checkpoints stay on disk")
+    parser.add_argument(
+        "--restore-bytes-s",
+        type=int,
+        default=0,
+        help="what all restores together may take of the store per second; the same for all jobs that share it; 0: no limit",
+    )
+    parser.add_argument(
+        "--priority",
+        choices=("urgent", "normal", "background"),
+        default="normal",
+        help="of this job among those that share the store, when many restore or save at once",
+    )
     parser.add_argument("--parent", type=int, default=0, help="pid of the launcher: end when it ends")
     options = parser.parse_args(arguments)
     if options.keep < 1:
         parser.error("--keep must be at least 1: the last valid checkpoint is never deleted")
+    if options.restore_bytes_s < 0:
+        parser.error("--restore-bytes-s must be 0, for no limit, or more")
     return options
 
 

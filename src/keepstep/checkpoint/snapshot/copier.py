@@ -19,6 +19,7 @@ from keepstep.checkpoint.repository.history import Commit
 from keepstep.checkpoint.repository.repair import pack_reader
 from keepstep.checkpoint.repository.repository import Repository
 from keepstep.checkpoint.repository.tiers import Tier, Tiers
+from keepstep.checkpoint.repository.traffic import Pace
 from keepstep.checkpoint.snapshot.messages import Notice
 
 NICE = 15
@@ -31,6 +32,8 @@ class DurableTiers(Struct, frozen=True):
     keep: int
     """How many VERIFIED checkpoints stay."""
     places: tuple[Place, ...] = ()
+    pace: Pace = Pace()
+    """What restores may take of the store that jobs share."""
 
 
 class Copier:

@@ -270,7 +270,7 @@ class SaveError(Struct, frozen=True, kw_only=True, tag=True):
 class Notice(Struct, frozen=True, kw_only=True, tag=True):
     """Event: something that people should know; training goes on."""
 
-    topic: Literal["gate", "replica", "memory", "copies"]
+    topic: Literal["gate", "replica", "memory", "copies", "traffic", "age"]
     generation: int
     step: int
     """-1 where it is about no step."""

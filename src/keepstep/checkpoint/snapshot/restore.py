@@ -13,8 +13,8 @@ from msgspec import Struct
 from keepstep.checkpoint.errors import StateInvalid
 from keepstep.checkpoint.format.records import Manifest
 from keepstep.checkpoint.repository.leases import Lease
-from keepstep.checkpoint.repository.repository import Repository
-from keepstep.checkpoint.snapshot.copier import Copier
+from keepstep.checkpoint.repository.traffic import Traffic
+from keepstep.checkpoint.snapshot.copier import Copier, DurableTiers
 from keepstep.checkpoint.snapshot.fetched import Fetched
 from keepstep.checkpoint.snapshot.memory import Memory
 from keepstep.checkpoint.snapshot.messages import DiskStock, FindPart, Part, PeerHello, Source
@@ -31,13 +31,21 @@ class Finding(Struct):
 
 
 class Finder:
-    """Thread-safe. ``open_repository``: None without a durable tier."""
+    """Thread-safe. ``durable``: None without a durable tier. ``report`` gets words for people, from any thread."""
 
     def __init__(
-        self, memory: Memory, hello: PeerHello, open_repository: Callable[[], Repository] | None, copier: Copier | None
+        self,
+        memory: Memory,
+        hello: PeerHello,
+        durable: DurableTiers | None,
+        copier: Copier | None,
+        report: Callable[[str], None],
     ) -> None:
-        self._memory, self._hello, self._open, self._copier = memory, hello, open_repository, copier
-        self._repository = open_repository() if open_repository is not None else None
+        self._memory, self._hello, self._copier = memory, hello, copier
+        self._open = durable.open_repository if durable is not None else None
+        self._repository = self._open() if self._open is not None else None
+        if durable is not None and self._repository is not None:
+            self._traffic = Traffic(self._repository.store, self._repository.job, durable.pace, report)
         self._disk = threading.Lock()
         self._fetching: dict[str, threading.Lock] = {}
 
@@ -193,6 +201,16 @@ class Finder:
         """The bytes of a group in any checkpoint that exists, newest first. Raises StateInvalid, a key error, or OSError."""
         if self._repository is None:
             return None
+        with self._traffic.enter(size_bytes, progress) as passage:
+
+            def both(done_bytes: int) -> None:
+                progress(done_bytes)
+                passage.progress(done_bytes)
+
+            return self._from_checkpoints(digest, size_bytes, both)
+
+    def _from_checkpoints(self, digest: str, size_bytes: int, progress: Callable[[int], None]) -> Fetched | None:
+        assert self._repository is not None
         wrong: StateInvalid | OSError | None = None
         for manifest in self._manifests(digest, size_bytes):
             with self._disk:

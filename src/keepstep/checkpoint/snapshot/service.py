@@ -62,7 +62,7 @@ from keepstep.checkpoint.snapshot.policy import SnapshotPolicy
 from keepstep.checkpoint.snapshot.replicas import Replicas, Where
 from keepstep.checkpoint.snapshot.restore import Finder, Finding
 from keepstep.checkpoint.snapshot.slots import Sealed, Slot
-from keepstep.checkpoint.snapshot.writer import Writer
+from keepstep.checkpoint.snapshot.writer import Told, Writer
 
 DISK_LIST_S = 1.0
 """A directory that hangs must not hold up an inventory: the last list is used then."""
@@ -89,16 +89,15 @@ class Service:
         self._wake_in, self._wake_out = socket.socketpair()
         self._memory = Memory()
         self._copier = Copier(durable.open_repository, durable.places, self._reply) if durable is not None else None
-        self._finder = Finder(
-            self._memory, hello, durable.open_repository if durable is not None else None, self._copier
-        )
+        self._finder = Finder(self._memory, hello, durable, self._copier, self._tell_traffic)
         self._peers = PeerServer(host, hello, self._memory, lambda: self._post(self._arrived), self._reply)
         self._hello = msgspec.structs.replace(hello, address=self._peers.address)
         self._gates = Gates(SnapshotPolicy().gating)
         self._replicas = Replicas(self._memory, self._reply, self._tell_peers, self._freed)
         then = Next(save=self._save, failed=self._saved, notice=self._reply, freed=self._freed)
         self._hasher = Hasher(self._memory, self._gates, self._replicas, then)
-        self._writer = Writer(durable, self._memory, self._saved, self._copier) if durable is not None else None
+        told = Told(saved=self._saved, notice=self._reply)
+        self._writer = Writer(durable, self._memory, told, self._copier) if durable is not None else None
         self._finders = ThreadPoolExecutor(max_workers=8, thread_name_prefix="find")
         # Apart from the finders: a restore that waits for a peer must not hold up the next inventory.
         self._pool = ThreadPoolExecutor(max_workers=4, thread_name_prefix="control")
@@ -175,6 +174,9 @@ class Service:
         connection.close()
         if worker is None:
             return
+        if self._writer is not None:
+            # It ended, or died: what it saved is not to wait for better times.
+            self._writer.hurry(worker.durable_step)
         if worker.granted is not None:
             self._memory.give_back(worker.rank, worker.granted, still_mapped=still_mapped)
         if worker.finding is not None:
@@ -251,6 +253,8 @@ class Service:
             case Seal():
                 self._seal(worker, message)
             case WaitDurable(step=step):
+                if self._writer is not None:
+                    self._writer.hurry(step)
                 worker.waits_for.add(step)
                 self._outcomes.tell([worker])
             case FindPart():
@@ -267,6 +271,8 @@ class Service:
             worker.finding = None
         sealed = self._memory.seal(worker.rank, slot, seal, generation=worker.generation, world_size=worker.world_size)
         worker.granted = None
+        if self._writer is not None:
+            self._writer.moved(sealed.step)
         if sealed.durable:
             worker.durable_step = sealed.step
             self._outcomes.again(worker, seal.step)
@@ -306,6 +312,9 @@ class Service:
 
     def _freed(self) -> None:
         self._post(self._grant_all)
+
+    def _tell_traffic(self, words: str) -> None:
+        self._reply(Notice(topic="traffic", generation=self._memory.generation, step=-1, reason=words))
 
     def _tell_peers(self, word: Safe) -> None:
         for mirror in self._hasher.mirrors:
@@ -381,6 +390,8 @@ class Service:
             case Flush(request=request, step=step):
                 for slot, sealed in self._memory.sealed_at(step):
                     self._save(slot, sealed)
+                if self._writer is not None:
+                    self._writer.hurry(step)
                 self._answer(Ok(request=request))
             case Quit(request=request):
                 self._pool.submit(self._quit, request)

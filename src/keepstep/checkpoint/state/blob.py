@@ -8,6 +8,7 @@ has not changed since the last checkpoint is recognised. The same bytes stand in
 they are cut at the same places. Owns this layout; must not do I/O.
 """
 
+import bisect
 import functools
 import struct
 from collections.abc import Sequence
@@ -18,7 +19,18 @@ import xxhash
 from msgspec import Struct
 
 from keepstep.checkpoint.errors import StateInvalid
-from keepstep.checkpoint.state.leaves import CHUNK_BYTES, PAGE_BYTES, LeafViews, Spec, chunk_ends
+from keepstep.checkpoint.state.index import decode_index
+from keepstep.checkpoint.state.leaves import (
+    CHUNK_BYTES,
+    LARGE_BYTES,
+    PAGE_BYTES,
+    LeafViews,
+    Spec,
+    chunk_ends,
+    item_bytes,
+    leaf_bytes,
+    offsets_of,
+)
 from keepstep.checkpoint.state.tree import Flat, unflatten
 
 MAGIC = b"KSGROUP2"
@@ -130,6 +142,23 @@ def unpack_verified(blob: "np.ndarray[Any, Any]") -> Any:
     """The tree in a blob whose chunks were verified one by one."""
     payload, index, _ = _frame(memoryview(blob.data).cast("B"))
     return unflatten(blob[payload : payload + index].tobytes(), blob[:payload])
+
+
+def item_sizes(blob: Any, ranges: Sequence[tuple[int, int]]) -> list[int]:
+    """Bytes of one element in each piece of a blob, as far as the piece is of one large leaf; 1 elsewhere."""
+    specs = decode_index(index_of(blob)).leaves
+    offsets, _ = offsets_of(specs)
+    large = [
+        (at, at + leaf_bytes(s), item_bytes(s))
+        for at, s in zip(offsets, specs, strict=True)
+        if leaf_bytes(s) >= LARGE_BYTES
+    ]
+    begins = [begin for begin, _, _ in large]
+    sizes = []
+    for begin, _ in ranges:
+        at = bisect.bisect_right(begins, begin) - 1
+        sizes.append(large[at][2] if at >= 0 and begin < large[at][1] else 1)
+    return sizes
 
 
 def index_of(blob: Any) -> bytes:
