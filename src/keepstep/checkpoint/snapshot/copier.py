@@ -103,18 +103,17 @@ class Copier:
             self._tell(commit, f"repaired {piece.key} ({piece.reason}) from {piece.source}")
         return bool(done)
 
-    def copy_group(self, manifest: Manifest, digest: str, fd: int, size_bytes: int) -> bool:
+    def copy_group(self, manifest: Manifest, digest: str, fd: int, progress: Callable[[int], None]) -> bool:
         """Fill a file with a group from the first tier that serves it rightly; False if none does."""
         repository = self._open()
         for place in self._places:
             try:
                 reader = pack_reader(place.copies, manifest, repository.keys, repository.tenant)
-                reader.copy_group(digest, fd, size_bytes)
+                reader.copy_group(digest, fd, manifest.sizes_bytes[digest], progress)
             except (OSError, StateInvalid):
                 continue
-            reason = (
-                f"group {digest} of step {manifest.step} was read from {place.copies.name}: the job's own store fails"
-            )
+            where = f"{place.copies.name}: the job's own store fails, or stands still"
+            reason = f"group {digest} of step {manifest.step} was read from {where}"
             self._report(Notice(topic="copies", generation=manifest.generation, step=manifest.step, reason=reason))
             return True
         return False

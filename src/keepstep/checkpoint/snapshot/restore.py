@@ -13,9 +13,11 @@ from msgspec import Struct
 from keepstep.checkpoint.errors import StateInvalid
 from keepstep.checkpoint.format.records import Manifest
 from keepstep.checkpoint.repository.leases import Lease
+from keepstep.checkpoint.repository.pack_reader import PackReader
 from keepstep.checkpoint.repository.traffic import Traffic
 from keepstep.checkpoint.snapshot.copier import Copier, DurableTiers
 from keepstep.checkpoint.snapshot.fetched import Fetched
+from keepstep.checkpoint.snapshot.hedge import first_to_fill
 from keepstep.checkpoint.snapshot.memory import Memory
 from keepstep.checkpoint.snapshot.messages import DiskStock, FindPart, Part, PeerHello, Source
 from keepstep.checkpoint.snapshot.peers import PeerLink
@@ -215,24 +217,27 @@ class Finder:
         for manifest in self._manifests(digest, size_bytes):
             with self._disk:
                 reader = self._repository.reader(manifest)
-            fetched = Fetched(size_bytes, by_fd=True)
             try:
-                try:
-                    reader.copy_group(digest, fetched.fd, size_bytes, progress)
-                except (StateInvalid, OSError):
-                    if self._copier is None or not self._copier.copy_group(manifest, digest, fetched.fd, size_bytes):
-                        raise
-                fetched.freeze()
-                return fetched
+                return self._read_group(manifest, reader, digest, progress)
             except (StateInvalid, OSError) as error:
-                fetched.close()
                 wrong = error
-            except BaseException:
-                fetched.close()
-                raise
         if wrong is not None:
             raise wrong
         return None
+
+    def _read_group(
+        self, manifest: Manifest, reader: PackReader, digest: str, progress: Callable[[int], None]
+    ) -> Fetched:
+        size_bytes, copier = manifest.sizes_bytes[digest], self._copier
+
+        def own(fd: int, tell: Callable[[int], None]) -> None:
+            reader.copy_group(digest, fd, size_bytes, tell)
+
+        def copies(fd: int, tell: Callable[[int], None]) -> None:
+            if copier is None or not copier.copy_group(manifest, digest, fd, tell):
+                raise StateInvalid(f"no tier has a good copy of group {digest}")
+
+        return first_to_fill(size_bytes, own, copies if copier is not None else None, progress)
 
     def _manifests(self, digest: str, size_bytes: int) -> list[Manifest]:
         """Of the checkpoints that have a group."""
