@@ -1,5 +1,6 @@
 """Writes small checkpoints with the libraries that people use."""
 
+import importlib.util
 import subprocess
 import sys
 import warnings
@@ -114,14 +115,26 @@ def lightning(folder: Path) -> Path:
     return folder / "checkpoints" / "epoch=1-step=8.ckpt"
 
 
+def needs_orbax() -> None:
+    """It is used in processes of its own only: jax, once loaded, makes every later fork of this one a warning."""
+    if importlib.util.find_spec("orbax") is None or importlib.util.find_spec("jax") is None:
+        pytest.skip("orbax is not installed")
+
+
+def nan_orbax(folder: Path, *, ocdbt: bool) -> Path:
+    needs_orbax()
+    _run("save_orbax_nan.py", folder / "5", "ocdbt" if ocdbt else "zarr")
+    return folder / "5"
+
+
 def orbax_ocdbt(folder: Path) -> Path:
-    pytest.importorskip("orbax.checkpoint")
+    needs_orbax()
     _run("save_orbax.py", folder / "run", "ocdbt")
     return folder / "run" / "10"
 
 
 def orbax_zarr(folder: Path) -> Path:
-    pytest.importorskip("orbax.checkpoint")
+    needs_orbax()
     _run("save_orbax.py", folder / "run", "zarr")
     return folder / "run" / "10"
 

@@ -14,7 +14,7 @@ from keepstep.checkpoint.adopt.adopted import Adopted, adopt, compare
 from keepstep.checkpoint.adopt.recognise import inspect
 from keepstep.checkpoint.adopt.validate import validate
 
-from .makers import MAKERS
+from .makers import MAKERS, nan_orbax
 
 Sample = Callable[[str], Path]
 KINDS = sorted(MAKERS)
@@ -135,15 +135,6 @@ def test_values_that_are_not_finite_are_a_problem(kind: str, tmp_path: Path, ori
             file.write(b"\0\0\xc0\x7f")
     assert any("NaN or infinite" in line for line in adopt(path).problems)
     assert not any("NaN or infinite" in line for line in adopt(path, finite=False).problems)
-
-
-def nan_orbax(folder: Path, *, ocdbt: bool) -> Path:
-    jnp = pytest.importorskip("jax.numpy")
-    ocp = pytest.importorskip("orbax.checkpoint")
-    handler = ocp.PyTreeCheckpointHandler(use_ocdbt=ocdbt)
-    with ocp.Checkpointer(handler) as checkpointer:
-        checkpointer.save(folder / "5", args=ocp.args.PyTreeSave({"w": jnp.array([1.0, jnp.nan])}))
-    return folder / "5"
 
 
 def test_a_lone_number_may_be_infinite(tmp_path: Path) -> None:

@@ -38,3 +38,5 @@ def main(directory: str, steps: int) -> None:
 
 
 main(sys.argv[1], int(sys.argv[2]))
+dist.barrier()
+dist.destroy_process_group()
