@@ -68,8 +68,11 @@ def test_unmodified_torchrun_script_from_start_to_end_and_over_a_restart(bench: 
     assert bench.server.wait("progress of a script without an SDK", ticking).ranks[0].step_time_s > 0
 
     os.kill(launched.pids[0], signal.SIGKILL)
-    first = bench.exits(1)[0]
-    assert (first.rank, first.signal) == (0, signal.SIGKILL)
+    # Its peer may notice, and end, before the launcher has heard of the kill.
+    first = next((end for end in bench.exits(1) if end.rank == 0), None) or next(
+        e for e in bench.exits(2) if e.rank == 0
+    )
+    assert first.signal == signal.SIGKILL
     assert first.step >= 3 and first.phase == "step"
     fenced = bench.fence(1)
     assert not any(alive(pid) for pid in launched.pids.values())
@@ -77,7 +80,7 @@ def test_unmodified_torchrun_script_from_start_to_end_and_over_a_restart(bench: 
     with pytest.raises(ConnectionRefusedError), socket.create_connection(store_address(joined.store), timeout=10):
         pass
 
-    bench.argv = (*script, "4")
+    bench.argv = (*script, "4", "0.1")
     again = bench.launch(2, store=fenced.store)
     assert again.warm, again.why_cold
     before = len(bench.exits(1))
