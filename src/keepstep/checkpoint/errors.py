@@ -13,10 +13,6 @@ class SaveFailed(CheckpointError):
     """A save did not become a checkpoint. Older checkpoints are untouched; the next save tries again."""
 
 
-class GateFailed(SaveFailed):
-    """A snapshot is not fit to be a checkpoint: a value became NaN or infinite, a group is missing, nothing changed."""
-
-
 class Superseded(CheckpointError):
     """A newer generation of the job writes here: this writer must stop for good."""
 

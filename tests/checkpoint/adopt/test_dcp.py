@@ -184,7 +184,7 @@ def test_a_large_grid_is_checked_at_once() -> None:
     boxes = grid(100, 200)
     random.Random(0).shuffle(boxes)
     assert cover_fault((200, 600), boxes) is None
-    assert cover_fault((200, 600), boxes[1:]) == "6 of 120000 elements are in no piece"
+    assert "6 of 120000 elements are in no piece" in (cover_fault((200, 600), boxes[1:]) or "")
     assert "overlap" in (cover_fault((200, 600), [*boxes[1:], boxes[5]]) or "")
 
 
