@@ -1,12 +1,13 @@
 """What the core's shell needs from outside, as Protocols. An adapter is complete when it passes tests/contracts/<port>."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Protocol
+from typing import Literal, Protocol
 
 from keepstep.core.decision import Entry, Record
 from keepstep.core.facts import Witnessed
 from keepstep.core.ids import JobId, NodeId, Session
 from keepstep.core.intents import Order
+from keepstep.core.observation import Observation, Same
 
 
 class Journal(Protocol):
@@ -50,4 +51,35 @@ class HostWitness(Protocol):
 class Clock(Protocol):
     def now_s(self) -> float:
         """Seconds that never run backwards and go on through a suspend."""
+        ...
+
+
+class Outlet(Protocol):
+    """Where a source of signals puts what it sees. Calls return at once and never raise."""
+
+    def observe(self, observation: Observation) -> None: ...
+
+    def level(self, part: str, counter: str, value: float) -> None:
+        """The present value of a counter or gauge, for the health score; not a signal by itself."""
+        ...
+
+    def same(self, same: Same) -> None:
+        """Names of one part, for whoever joins evidence."""
+        ...
+
+    def coverage(self, state: Literal["seen", "absent", "failing"], detail: str = "") -> None:
+        """What this source can see now. ``absent``: there is nothing of its kind here, which is no fault."""
+        ...
+
+
+class Source(Protocol):
+    """One source of signals on a node. Waits for events where the kernel or the driver offers them, polls where not.
+
+    Whatever could hang runs in a child process that can be killed; that it hung is a signal (``probe.hung``).
+    """
+
+    name: str
+
+    async def run(self, outlet: Outlet) -> None:
+        """Until cancelled. Returns early only where there is nothing to see, after saying so as coverage."""
         ...

@@ -251,11 +251,79 @@ class CheckpointFailed(Struct, frozen=True, kw_only=True, tag=True):
 
 
 class SignalSeen(Struct, frozen=True, kw_only=True, tag=True):
-    """A hardware or dependency signal; ``signal`` is a key of the catalogue."""
+    """A hardware, host, network or dependency signal; ``signal`` is a key of the catalogue."""
 
     resource: ResourceId
+    """What it is about: a device or a node that is known; a part of no kind of its own stands for its node."""
     signal: str
     boot_id: str = ""
+    detail: str = ""
+    part: str = ""
+    """The part as its source names it, see ``core.observation``; empty for the resource itself."""
+    attributes: dict[str, str] = {}
+    count: int = 1
+    source: str = ""
+    """The adapter that saw it."""
+    session: Session = Session("")
+    """Of the agent that tells it; empty where a launcher does, or the server's own look at a BMC."""
+
+
+class NodePart(Struct, frozen=True, kw_only=True):
+    """A part of a node as its agent finds it; all of its names, so that evidence of any source meets."""
+
+    names: tuple[str, ...]
+    """``kind/name``, for a GPU: PCI address, UUID, index."""
+    serial: str = ""
+    model: str = ""
+    firmware: str = ""
+    slot: int | None = None
+    """Slot of the device that launchers of the node give to ranks; None for anything else."""
+
+
+class AgentJoined(Struct, frozen=True, kw_only=True, tag=True):
+    """A node's agent said hello: the first time, or again."""
+
+    node: NodeId
+    session: Session
+    boot_id: str
+    parts: tuple[NodePart, ...] = ()
+    domains: dict[str, str] = {}
+    """What it shares with others: ``rack``, ``switch``, ``power``, ``driver``, ``image`` -> name."""
+    address: str = ""
+    bmc: str = ""
+    """Address of its BMC, where one is known."""
+
+
+class AgentSilent(Struct, frozen=True, kw_only=True, tag=True):
+    """Nothing was heard from an agent for a lease. Says nothing about the node."""
+
+    node: NodeId
+    session: Session
+    silent_s: float
+
+
+class AgentHeard(Struct, frozen=True, kw_only=True, tag=True):
+    node: NodeId
+    session: Session
+
+
+class CoverageChanged(Struct, frozen=True, kw_only=True, tag=True):
+    """What an agent can see of a kind, from now on. What nobody looks at must not count as well."""
+
+    node: NodeId
+    session: Session
+    source: str
+    state: Literal["seen", "absent", "failing"]
+    detail: str = ""
+
+
+class BmcSeen(Struct, frozen=True, kw_only=True, tag=True):
+    """What the server's own look at a node's BMC says; journalled where it changes."""
+
+    node: NodeId
+    power: Literal["on", "off", "unknown"]
+    reachable: bool
+    health: str = ""
     detail: str = ""
 
 
@@ -381,6 +449,11 @@ Fact = (
     | CheckpointCommitted
     | CheckpointFailed
     | SignalSeen
+    | AgentJoined
+    | AgentSilent
+    | AgentHeard
+    | CoverageChanged
+    | BmcSeen
     | ProbeFailed
     | HoldRequested
     | HoldLifted

@@ -5,7 +5,7 @@ A fact of an older generation, session or order is counted as stale and changes 
 
 from keepstep.core import facts as f
 from keepstep.core.apply import add_job, add_resource, mark_fenced, run_again
-from keepstep.core.catalog import SIGNALS
+from keepstep.core.catalog import CATALOG
 from keepstep.core.ids import JobId, NodeId, Session, device_resource, node_resource
 from keepstep.core.incident import Incident, Seen, Urgency
 from keepstep.core.intents import (
@@ -297,7 +297,7 @@ def _signal(world: World, fact: f.SignalSeen, seen: Seen) -> None:
         world.stale += 1
         return
     world.signals.append(seen)
-    row = SIGNALS.get(fact.signal)
+    row = CATALOG.row(fact.signal)
     if row is None or row.urgency is not Urgency.NOW:
         return
     for job_id in world.live_jobs:

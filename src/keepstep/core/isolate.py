@@ -4,7 +4,7 @@ Two decisions from the same evidence: ``isolate`` serves the incident of a job, 
 resource whether or not a job runs there. Silence is never a reason to hold; a diagnosis or a catalogue row is.
 """
 
-from keepstep.core.catalog import SIGNALS
+from keepstep.core.catalog import CATALOG
 from keepstep.core.decision import (
     Ask,
     Change,
@@ -242,7 +242,7 @@ def hold_signalled(world: World, policy: Policy, now_s: float) -> Decision | Non
         return None
     seen = world.signals[0]
     assert isinstance(seen.fact, SignalSeen)
-    fact, row = seen.fact, SIGNALS.get(seen.fact.signal)
+    fact, row = seen.fact, CATALOG.row(seen.fact.signal)
     resource = world.resources[fact.resource]
     done = Dismiss(entry=seen.entry, queue="signals")
     if row is None or not row.isolate or resource.state not in _CAN_QUARANTINE:

@@ -2,7 +2,9 @@
 
 from keepstep.core import budget, stalls
 from keepstep.core import facts as f
-from keepstep.core.catalog import APPLICATION_ERROR, ERRORS, EXIT_SIGNALS, OTHER_SIGNAL, SIGNALS, Row
+from keepstep.core.catalog import CATALOG
+from keepstep.core.catalog.ends import APPLICATION_ERROR, ERRORS, EXIT_SIGNALS, OTHER_SIGNAL
+from keepstep.core.catalog.row import Row
 from keepstep.core.finding import Finding
 from keepstep.core.ids import NodeId, ResourceId, device_resource
 from keepstep.core.incident import Cause, Diagnosis, Evidence, Incident, Seen
@@ -124,9 +126,9 @@ def _signal(job: Job, seen: list[Seen], now_s: float) -> Finding | None:
     hits = [(s, s.fact) for s in seen if isinstance(s.fact, f.SignalSeen)]
     if not hits:
         return None
-    first = max(hits, key=lambda hit: SIGNALS[hit[1].signal].confidence)[1]
-    row = SIGNALS[first.signal]
-    resources = tuple(dict.fromkeys(fact.resource for _, fact in hits if SIGNALS[fact.signal].isolate))
+    first = max(hits, key=lambda hit: CATALOG.row(hit[1].signal).confidence)[1]
+    row = CATALOG.row(first.signal)
+    resources = tuple(dict.fromkeys(fact.resource for _, fact in hits if CATALOG.row(fact.signal).isolate))
     evidence = [Evidence(entry=s.entry, source="signal", text=f"{x.resource}: {x.signal} {x.detail}") for s, x in hits]
     evidence += [
         Evidence(entry=s.entry, source=f"rank {s.fact.rank}", text=_end_text(s.fact))

@@ -10,7 +10,7 @@ import msgspec
 
 from keepstep.core import decision as d
 from keepstep.core import facts as f
-from keepstep.core.catalog import SIGNALS
+from keepstep.core.catalog import CATALOG
 from keepstep.core.ids import JobId, NodeId, ResourceId, device_resource, node_of, node_resource
 from keepstep.core.intents import Intent, Launch, Order, PowerOff, Restore
 from keepstep.core.policy import Policy
@@ -108,7 +108,7 @@ class Checkers:
         match fact:
             case f.SignalSeen(resource=resource, signal=signal):
                 machine = self._fleet.machines[node_of(resource)]
-                row = SIGNALS.get(signal)
+                row = CATALOG.row(signal)
                 stale = bool(fact.boot_id) and fact.boot_id != machine.boot_id
                 if row is not None and row.isolate and not stale:
                     self._condemn(resource, f"signal {signal} was seen")

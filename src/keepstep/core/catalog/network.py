@@ -1,0 +1,5 @@
+"""Rows of network signals. Data only."""
+
+from keepstep.core.catalog.row import Row
+
+ROWS: dict[str, Row] = {}

@@ -1,0 +1,5 @@
+"""Combination rules of host signals. Pure."""
+
+from keepstep.core.signal import Rule
+
+RULES: tuple[Rule, ...] = ()

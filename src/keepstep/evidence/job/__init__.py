@@ -1,0 +1,3 @@
+from keepstep.evidence.reading import Reader
+
+READERS: tuple[Reader, ...] = ()
