@@ -1,7 +1,9 @@
 """What the core's shell needs from outside, as Protocols. An adapter is complete when it passes tests/contracts/<port>."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Literal, Protocol
+
+from msgspec import Struct
 
 from keepstep.core.decision import Entry, Record
 from keepstep.core.facts import Witnessed
@@ -83,3 +85,43 @@ class Source(Protocol):
     async def run(self, outlet: Outlet) -> None:
         """Until cancelled. Returns early only where there is nothing to see, after saying so as coverage."""
         ...
+
+
+class BmcReading(Struct, frozen=True, kw_only=True):
+    """What one look at a management controller gave."""
+
+    reachable: bool
+    power: Literal["on", "off", "unknown"] = "unknown"
+    health: str = ""
+    """``OK``, ``Warning``, ``Critical``, or empty where nothing is said."""
+    boot: str = ""
+    """How far the host's start has come, as the controller says it."""
+    detail: str = ""
+    """Why it is not reachable, or what could not be read."""
+    observations: tuple[Observation, ...] = ()
+    """Present states, and records of logs that are newer than the cursor."""
+    same: tuple[Same, ...] = ()
+    complete: bool = True
+    """Every part was looked at: a state that is not told any more is over, unless it is below what could not be read."""
+    unread: tuple[str, ...] = ()
+    """Paths that gave no answer: what is below them is unknown."""
+    cursor: dict[str, str] = {}
+    """Log -> last record that was read; to be handed in at the next look."""
+
+
+class Bmc(Protocol):
+    """The management controller of one node. Calls block, but never longer than their limit, and never raise on its answers."""
+
+    def look(self, cursor: Mapping[str, str]) -> BmcReading:
+        """Where the cursor does not know a log, its old records are history and are left out."""
+        ...
+
+    def power(self) -> Literal["on", "off", "unknown"]:
+        """The power state alone: quick, for whoever needs a proof."""
+        ...
+
+    def switch(self, to: Literal["on", "off", "cycle"]) -> str:
+        """Order a change of power, hard. Returns empty where the controller took the order, else why not."""
+        ...
+
+    def close(self) -> None: ...

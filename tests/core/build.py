@@ -29,7 +29,9 @@ class Plane:
     """One control plane with one job. Facts go in through ``tell``; every fact is followed by a turn."""
 
     def __init__(self, policy: Policy | None = None) -> None:
-        self.policy = policy or Policy(max_decisions_per_turn=500)  # one that does not settle is seen soon
+        self.policy = policy or Policy(
+            max_decisions_per_turn=500, max_decisions_per_resource=0
+        )  # one that does not settle is seen soon
         self.world = World()
         self.now_s = 1000.0
         self.journal: list[tuple[float, Record]] = []

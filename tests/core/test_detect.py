@@ -1,10 +1,12 @@
 """Stage 1: silence, stalls, progress and late answers become facts at their deadline, never before; and the false alarms."""
 
+from collections import deque
+
 import msgspec
 import pytest
 
 from keepstep.core import facts as f
-from keepstep.core.detect import before, deadline, detect, excuse
+from keepstep.core.detect import COMPARE_S, before, deadline, detect, excuse
 from keepstep.core.ids import NodeId
 from keepstep.core.intents import Fence
 from keepstep.core.policy import Hang, Policy
@@ -294,3 +296,43 @@ def test_policy_moves_every_deadline() -> None:
         msgspec.structs.replace(slow, hang=Hang(step_floor_s=1.0, step_median_factor=2.0, step_max_factor=2.0))
     )
     assert stall(tight.start(), *four(idle_s=1.5)) is not None
+
+
+# ---- slow ranks, slow jobs
+
+
+def steps(*each: list[float]) -> dict[int, deque[float]]:
+    return {rank: deque(times) for rank, times in enumerate(each)}
+
+
+def slower(plane: Plane, vitals: Vitals) -> list[f.StepsSlower]:
+    plane.now_s += COMPARE_S
+    return [x for x in found(plane, vitals) if isinstance(x, f.StepsSlower)]
+
+
+def test_a_rank_that_is_slower_than_its_peers_is_named_once() -> None:
+    plane = Plane().start()
+    vitals = vitals_of(plane, *four())
+    vitals.jobs[JOB].rank_steps_s = steps(*([0.1 + 0.0001 * (n % 3) for n in range(40)] for _ in range(3)), [0.13] * 40)
+    (told,) = slower(plane, vitals)
+    assert (told.ranks, told.against) == ((3,), "peers")
+    assert not slower(plane, vitals)
+    plane.tell(told)
+    assert plane.job.slower == told and plane.job.incident is None
+
+
+def test_a_job_that_becomes_slower_as_a_whole_is_said_and_nothing_is_done() -> None:
+    plane = Plane().start()
+    vitals = vitals_of(plane, *four())
+    vitals.jobs[JOB].rank_steps_s = steps(*([0.1] * 30 + [0.15] * 30 for _ in range(4)))
+    (told,) = slower(plane, vitals)
+    assert (told.ranks, told.against) == ((), "self") and told.ratio > 1.4
+
+
+def test_steps_that_only_scatter_are_not_slower() -> None:
+    plane = Plane().start()
+    vitals = vitals_of(plane, *four())
+    vitals.jobs[JOB].rank_steps_s = steps(
+        *([0.1 + 0.01 * ((n * 7 + rank * 3) % 5) for n in range(60)] for rank in range(4))
+    )
+    assert not slower(plane, vitals)

@@ -167,7 +167,7 @@ def test_a_queue_is_worked_off_in_order() -> None:
 
 
 def test_a_turn_that_does_not_settle_stops_the_engine() -> None:
-    plane = Plane(Policy(max_decisions_per_turn=3))
+    plane = Plane(Policy(max_decisions_per_turn=3, max_decisions_per_resource=0))
     with pytest.raises(InvariantBroken, match="does not settle"):
         plane.submit()
 

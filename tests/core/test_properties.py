@@ -73,7 +73,9 @@ class Chaos:
     """Turns drawn acts into facts about one job."""
 
     def __init__(self, *, elastic: bool, turn_at_once: bool) -> None:
-        self.plane = Plane(Policy(capacity=Capacity(wait_s=2000.0), max_decisions_per_turn=200))
+        self.plane = Plane(
+            Policy(capacity=Capacity(wait_s=2000.0), max_decisions_per_turn=200, max_decisions_per_resource=0)
+        )
         self.plane.submit(nodes=2, spares=1, min_nodes=1 if elastic else 2)
         self.turn_at_once = turn_at_once
         self.told: list[f.Fact] = []

@@ -6,20 +6,32 @@ Used by the engine when it has just decided, and by replay when the journal says
 from collections import deque
 from typing import assert_never
 
+import msgspec
+
 from keepstep.core import decision as d
-from keepstep.core import incident, job, resource
+from keepstep.core import fault, incident, job, resource
+from keepstep.core.catalog.row import Verdict
 from keepstep.core.errors import IllegalMove
-from keepstep.core.facts import JobSpec
-from keepstep.core.ids import IncidentId, NodeId
-from keepstep.core.incident import Attempt, Incident, IncidentState, Seen
-from keepstep.core.intents import EndJob, Fence, Intent, Launch, PowerOff, Quarantine
+from keepstep.core.facts import JobSpec, SignalSeen
+from keepstep.core.fault import Fault, FaultState
+from keepstep.core.good_news import ENDS
+from keepstep.core.ids import IncidentId, JobId, NodeId
+from keepstep.core.incident import Attempt, Incident, IncidentState, Judged, Seen
+from keepstep.core.intents import EndJob, Fence, Intent, Launch, PowerOff, Quarantine, ResetDevice
 from keepstep.core.job import Job, JobState
+from keepstep.core.observed import JOURNAL, observed
 from keepstep.core.resource import Hold, Resource, ResourceState
+from keepstep.core.signal import OwnAction
 from keepstep.core.world import Pending, World
 
 _RESTING = (ResourceState.IN_SERVICE, ResourceState.RETIRED, ResourceState.LOST, ResourceState.REPAIR)
 _RECENT_FAILURES = 64
 _RECENT_ISOLATIONS = 4096
+_RECENT_SIGNALS = 64
+_FAULT_ENTRIES = 256
+_OWN_ACTION_S = 60.0
+"""What a kill prints comes within this long after the order."""
+_OWN_ACTIONS = 256
 
 
 def apply(world: World, decision: d.Decision, at_s: float) -> None:
@@ -36,6 +48,8 @@ def _apply_order(world: World, number: int, intent: Intent, owner: IncidentId | 
     world.next_order = number + 1
     world.orders[number] = Pending(number=number, intent=intent, decided_s=at_s, incident=owner)
     world.order_queue.setdefault(type(intent).__name__, deque()).append((at_s, number))
+    if isinstance(intent, Fence | EndJob | PowerOff | ResetDevice):
+        _remember_own(world, intent, at_s)
     match intent:
         case Launch():
             world.jobs[intent.job].launchers[intent.node].running = intent.generation
@@ -52,6 +66,15 @@ def _apply_order(world: World, number: int, intent: Intent, owner: IncidentId | 
             attempt.fence_road[intent.node] = f"{intent.via}:{intent.session}"
         case _:
             pass
+
+
+def _remember_own(world: World, intent: Fence | EndJob | PowerOff | ResetDevice, at_s: float) -> None:
+    """What we do ourselves prints codes that look fatal."""
+    what = f"{type(intent).__name__} of {intent.job}"
+    action = OwnAction(node=intent.node, clock=JOURNAL, from_s=at_s, until_s=at_s + _OWN_ACTION_S, what=what)
+    world.own_actions.append(action)
+    while len(world.own_actions) > _OWN_ACTIONS or world.own_actions[0].until_s < at_s:
+        world.own_actions.popleft()
 
 
 def _apply_change(world: World, change: d.Change, at_s: float) -> None:
@@ -83,13 +106,125 @@ def _apply_change(world: World, change: d.Change, at_s: float) -> None:
         case d.ProveFenced():
             mark_fenced(world, world.jobs[change.job], change.node, change.generation, change.proof, at_s)
         case d.Dismiss():
-            queue = world.inbox if change.queue == "inbox" else world.signals
-            _next(queue, change.entry)
+            _next(world.inbox, change.entry)
+        case d.OpenFault() | d.JoinFault() | d.HoldForFault() | d.ClearNode() | d.CloseFault():
+            _apply_to_fault(world, change, at_s)
+        case d.Due():
+            _tell(world, world.faults[change.judged.fault], change.job, change.judged)
+        case d.Defer() | d.Reconsider():
+            _defer(world, change)
+        case d.Assess():
+            _assess(world, change)
         case d.End():
             ending = world.jobs[change.job]
             ending.exit_code, ending.message = change.exit_code, change.message
         case _:
             assert_never(change)
+
+
+def _apply_to_fault(
+    world: World, change: d.OpenFault | d.JoinFault | d.HoldForFault | d.ClearNode | d.CloseFault, at_s: float
+) -> None:
+    match change:
+        case d.OpenFault():
+            _open_fault(world, change, at_s)
+        case d.JoinFault():
+            _join_fault(world.faults[change.fault], change, at_s)
+        case d.HoldForFault():
+            world.faults[change.fault].held.append(change.resource)
+        case d.ClearNode():
+            world.faults[change.fault].nodes.remove(change.node)
+        case d.CloseFault():
+            item = world.faults[change.fault]
+            move_fault(item, FaultState.CLOSED)
+            item.outcome, item.closed_s = change.outcome, at_s
+            world.open_faults.pop(item.id)
+            if world.fault_at.get((item.node or "", item.part)) == item.id:
+                del world.fault_at[item.node or "", item.part]
+        case _:
+            assert_never(change)
+
+
+def _open_fault(world: World, change: d.OpenFault, at_s: float) -> None:
+    item = Fault(
+        id=change.fault,
+        node=change.node,
+        part=change.part,
+        nature=change.nature,
+        opened_s=at_s,
+        last_s=at_s,
+        entries=list(change.entries),
+        count=len(change.entries),
+        signals=[change.signal] if change.signal else [],
+        nodes=[change.seen_on] if change.seen_on is not None else [],
+        members=list(change.members),
+        first=world.signals[0] if change.entries and world.signals else None,
+    )
+    world.next_fault += 1
+    world.faults[item.id] = item
+    world.open_faults[item.id] = None
+    world.fault_at[change.node or "", change.part] = item.id
+    for member in (world.faults[x] for x in change.members):
+        move_fault(member, FaultState.GROUPED)
+        member.group = item.id
+        item.nodes += [node for node in member.nodes if node not in item.nodes]
+        item.entries += member.entries
+        item.count += member.count
+
+
+def _join_fault(item: Fault, change: d.JoinFault, at_s: float) -> None:
+    item.last_s = at_s
+    item.count += 1
+    if len(item.entries) < _FAULT_ENTRIES:
+        item.entries.append(change.entry)
+    if change.signal and change.signal not in item.signals:
+        item.signals.append(change.signal)
+    if change.node is not None and change.node not in item.nodes:
+        item.nodes.append(change.node)
+    if change.nature is not None:
+        item.nature = change.nature
+
+
+def _defer(world: World, change: d.Defer | d.Reconsider) -> None:
+    match change:
+        case d.Defer():
+            seen = _next(world.signals, change.entry)
+            world.deferred.append((change.until_s, seen))
+            _remember(world, seen)
+        case d.Reconsider():
+            _, seen = world.deferred.popleft()
+            if seen.entry != change.entry:
+                raise IllegalMove(f"entry {change.entry} was taken out of turn (entry {seen.entry} was deferred first)")
+            world.signals.appendleft(seen)
+            world.reconsidered[seen.entry] = None
+
+
+def _remember(world: World, seen: Seen) -> None:
+    """For the rules that look at signals in company."""
+    assert isinstance(seen.fact, SignalSeen)
+    node = world.resources[seen.fact.resource].node
+    world.recent.setdefault(node, deque(maxlen=_RECENT_SIGNALS)).append(observed(seen, node))
+
+
+def _assess(world: World, change: d.Assess) -> None:
+    seen = _next(world.signals, change.entry)
+    assert isinstance(seen.fact, SignalSeen)
+    worth = change.verdict is not Verdict.BENIGN or bool(seen.fact.attributes) or seen.fact.signal in ENDS
+    again = change.entry in world.reconsidered
+    world.reconsidered.pop(change.entry, None)
+    if worth and not again:
+        _remember(world, seen)
+    for symptom in change.symptoms:
+        _tell(world, world.faults[symptom.judged.fault], symptom.job, symptom.judged, seen)
+
+
+def _tell(world: World, item: Fault, job: JobId, judged: Judged, seen: Seen | None = None) -> None:
+    """A job is told of a signal, by the newest one or by the one that opened the fault."""
+    seen = seen or item.first
+    assert seen is not None, "a fault that a job acts on was opened by a signal"
+    if job not in item.told:
+        item.told.append(job)
+    world.inbox.append(msgspec.structs.replace(seen, job=job, judged=judged))
 
 
 OfIncident = (
@@ -155,6 +290,9 @@ def _open(world: World, change: d.Open, at_s: float) -> None:
     world.open_incidents[item.id] = None
     owner.incident = item.id
     _take(world, item, change.symptoms)
+    for seen in item.evidence.values():
+        if seen.judged is not None:
+            world.faults[seen.judged.fault].incidents.append(item.id)
 
 
 def _take(world: World, item: Incident, symptoms: tuple[int, ...]) -> None:
@@ -279,6 +417,13 @@ def move_resource(world: World, item: Resource, to: ResourceState, at_s: float) 
         world.isolations.append((at_s, item.id))
         if len(world.isolations) > _RECENT_ISOLATIONS:
             world.isolations.popleft()
+
+
+def move_fault(item: Fault, to: FaultState) -> None:
+    """The only writer of a fault's state."""
+    if to not in fault.TRANSITIONS[item.state]:
+        raise IllegalMove(f"fault {item.id}: {item.state.value} -> {to.value} is not in the table")
+    item.state = to
 
 
 def add_job(world: World, item: Job) -> None:

@@ -7,9 +7,11 @@ from typing import Literal
 
 from msgspec import Struct
 
+from keepstep.core.catalog.row import Verdict
 from keepstep.core.facts import Fact
-from keepstep.core.ids import IncidentId, JobId, NodeId, ResourceId
-from keepstep.core.incident import Diagnosis, IncidentState
+from keepstep.core.fault import Nature
+from keepstep.core.ids import FaultId, IncidentId, JobId, NodeId, ResourceId
+from keepstep.core.incident import Diagnosis, IncidentState, Judged
 from keepstep.core.intents import Intent, Restore
 from keepstep.core.job import Failure, JobState, Placement
 from keepstep.core.resource import ResourceState
@@ -82,10 +84,89 @@ class Grant(Struct, frozen=True, kw_only=True, tag=True):
 
 
 class Dismiss(Struct, frozen=True, kw_only=True, tag=True):
-    """A symptom or signal that concerns nobody (any more)."""
+    """A symptom that concerns nobody (any more)."""
 
     entry: int
-    queue: Literal["inbox", "signals"]
+    queue: Literal["inbox"]
+
+
+class OpenFault(Struct, frozen=True, kw_only=True, tag=True):
+    """A root cause that was not known. ``members`` are faults that it explains: they join it."""
+
+    fault: FaultId
+    node: NodeId | None
+    part: str
+    nature: Nature
+    seen_on: NodeId | None = None
+    """The node that told of it, also where it is a domain's or a dependency's."""
+    entries: tuple[int, ...] = ()
+    signal: str = ""
+    members: tuple[FaultId, ...] = ()
+
+
+class JoinFault(Struct, frozen=True, kw_only=True, tag=True):
+    """More evidence for an open fault; ``nature`` where it is judged anew."""
+
+    fault: FaultId
+    entry: int
+    node: NodeId | None = None
+    signal: str = ""
+    nature: Nature | None = None
+
+
+class HoldForFault(Struct, frozen=True, kw_only=True, tag=True):
+    """Names what was isolated because of a fault."""
+
+    fault: FaultId
+    resource: ResourceId
+
+
+class ClearNode(Struct, frozen=True, kw_only=True, tag=True):
+    """One of the nodes that saw a fault says that it is well again there."""
+
+    fault: FaultId
+    node: NodeId
+
+
+class CloseFault(Struct, frozen=True, kw_only=True, tag=True):
+    fault: FaultId
+    outcome: str
+
+
+class Symptom(Struct, frozen=True, kw_only=True):
+    """A signal that a running job must act on now: it goes to the job's incident."""
+
+    job: JobId
+    judged: Judged
+
+
+class Due(Struct, frozen=True, kw_only=True, tag=True):
+    """A job saved its state since a fault that it is to leave at its next checkpoint: the moment has come."""
+
+    job: JobId
+    judged: Judged
+
+
+class Defer(Struct, frozen=True, kw_only=True, tag=True):
+    """The oldest signal is suspicious only because nothing was heard that takes it back: it is judged again later."""
+
+    entry: int
+    until_s: float
+
+
+class Reconsider(Struct, frozen=True, kw_only=True, tag=True):
+    """A signal that was deferred is the oldest one again."""
+
+    entry: int
+
+
+class Assess(Struct, frozen=True, kw_only=True, tag=True):
+    """The oldest signal is judged. ``shadow`` is what rules would have done that are not trusted yet."""
+
+    entry: int
+    verdict: Verdict
+    shadow: tuple[str, ...] = ()
+    symptoms: tuple[Symptom, ...] = ()
 
 
 class Diagnose(Struct, frozen=True, kw_only=True, tag=True):
@@ -190,6 +271,15 @@ Change = (
     | Setback
     | Grant
     | Dismiss
+    | OpenFault
+    | JoinFault
+    | HoldForFault
+    | ClearNode
+    | CloseFault
+    | Due
+    | Defer
+    | Reconsider
+    | Assess
     | Diagnose
     | PlaceHold
     | DropHold

@@ -5,13 +5,31 @@ Silence, stalls, progress and late answers are derived here, journalled like any
 
 from collections.abc import Iterator
 
-from keepstep.core.facts import Fact, JobStalled, NodeReachable, NodeUnreachable, Overdue, RankExited, StepsAdvanced
+from keepstep.core.facts import (
+    AgentHeard,
+    AgentSilent,
+    Fact,
+    JobStalled,
+    NodeReachable,
+    NodeUnreachable,
+    Overdue,
+    RankExited,
+    StepsAdvanced,
+    StepsSlower,
+    Witnessed,
+)
 from keepstep.core.ids import JobId
 from keepstep.core.incident import IncidentState
 from keepstep.core.job import Job, JobState
 from keepstep.core.policy import Hang, Policy
-from keepstep.core.vitals import JobVitals, NodeVitals, RankSample, Vitals, common_step, mean_loss
+from keepstep.core.stragglers import LIMITS, Limits, slowdown, stragglers
+from keepstep.core.vitals import AgentVitals, JobVitals, NodeVitals, RankSample, Vitals, common_step, mean_loss
 from keepstep.core.world import World, live
+
+COMPARE_S = 30.0
+"""Between two comparisons of step times: they are no matter of seconds, and cost something."""
+WHOLE_JOB = Limits(ratio=1.2, min_steps=20)
+"""A job on its own has no peers that share its load: only a rise that is plain counts."""
 
 _DECLARED_LONG = ("checkpoint", "evaluate", "restore")
 
@@ -21,12 +39,16 @@ def detect(vitals: Vitals, world: World, policy: Policy, now_s: float) -> list[F
     found: list[Fact] = []
     for node in vitals.nodes.values():
         found.extend(_silence(node, policy, now_s))
+    for agent in vitals.agents.values():
+        found.extend(_agent_silence(agent, policy, now_s))
+    found.extend(_powered_off(world))
     for job_id in list(world.live_jobs):
         job, job_vitals = world.jobs[job_id], vitals.jobs.get(job_id)
         if job_vitals is None or job_vitals.generation != job.generation or job.placement is None:
             continue
         found.extend(_progress(job, job_vitals, world))
         found.extend(_stall(job, job_vitals, policy, now_s))
+        found.extend(_slower(job, job_vitals, now_s))
     found.extend(overdue(world, policy, now_s))
     return found
 
@@ -78,6 +100,60 @@ def _silence(node: NodeVitals, policy: Policy, now_s: float) -> Iterator[Fact]:
     elif silent_s < limit_s and node.reported_silent:
         node.reported_silent = False
         yield NodeReachable(job=node.job, node=node.node, session=node.session)
+
+
+def _agent_silence(agent: AgentVitals, policy: Policy, now_s: float) -> Iterator[Fact]:
+    silent_s = now_s - agent.heard_s
+    if silent_s >= policy.silence.agent_lease_s and not agent.reported_silent:
+        agent.reported_silent = True
+        yield AgentSilent(node=agent.node, session=agent.session, silent_s=silent_s)
+    elif silent_s < policy.silence.agent_lease_s and agent.reported_silent:
+        agent.reported_silent = False
+        yield AgentHeard(node=agent.node, session=agent.session)
+
+
+def _slower(job: Job, vitals: JobVitals, now_s: float) -> Iterator[Fact]:
+    """Step times against those of the other ranks and against the job's own past; said when the answer changes."""
+    if now_s - vitals.compared_s < COMPARE_S or job.state is not JobState.RUNNING or not vitals.rank_steps_s:
+        return
+    vitals.compared_s = now_s
+    times = {rank: list(recent) for rank, recent in vitals.rank_steps_s.items()}
+    slow = stragglers(times)
+    first = times[min(times)]
+    whole = None if slow else slowdown(first[LIMITS.warm_up :], WHOLE_JOB)
+    ranks = tuple(one.rank for one in slow) if slow or whole else None
+    if ranks is None or ranks == vitals.reported_slower:
+        vitals.reported_slower = ranks
+        return
+    vitals.reported_slower = ranks
+    yield StepsSlower(
+        job=job.id,
+        generation=vitals.generation,
+        ranks=ranks,
+        ratio=max((one.ratio for one in slow), default=whole.ratio if whole else 1.0),
+        against=slow[0].against if slow else "self",
+        step=max(sample.step for sample in vitals.ranks.values()),
+    )
+
+
+def _powered_off(world: World) -> Iterator[Fact]:
+    """A silent launcher whose node's BMC said Off since it fell silent: the second witness, and a proof."""
+    for node, bmc in world.bmcs.items():
+        if bmc.seen.power != "off" or not bmc.seen.reachable:
+            continue
+        for job in (world.jobs[x] for x in world.live_jobs if node in world.jobs[x].launchers):
+            launcher = job.launchers[node]
+            if launcher.reachable or launcher.gone or launcher.left or launcher.silent_since_s is None:
+                continue
+            if bmc.at_s >= launcher.silent_since_s:
+                yield Witnessed(
+                    job=job.id,
+                    node=node,
+                    session=launcher.session,
+                    witness="bmc",
+                    verdict="host_off",
+                    detail="power off",
+                )
 
 
 def _stall(job: Job, vitals: JobVitals, policy: Policy, now_s: float) -> Iterator[Fact]:

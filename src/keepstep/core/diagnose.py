@@ -41,7 +41,7 @@ def diagnose(incident: Incident, world: World, policy: Policy, now_s: float) -> 
     seen = [incident.evidence[entry] for entry in incident.undiagnosed]
     if suspects.condemned(incident):
         seen = [s for s in seen if not suspects.is_echo(s.fact)]
-    found = suspects.judge(incident, job, seen, policy, now_s)
+    found = suspects.judge(incident, world, seen, policy, now_s)
     if found is not None:
         return _act(incident, job, world, policy, found, now_s)
     if job.state is not JobState.RUNNING:

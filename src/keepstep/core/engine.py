@@ -9,6 +9,7 @@ from collections.abc import Callable
 import msgspec
 
 from keepstep.core.apply import apply
+from keepstep.core.assess import assess, close_faults
 from keepstep.core.correlate import correlate
 from keepstep.core.decision import Decision, End, MoveIncident, MoveJob
 from keepstep.core.diagnose import diagnose
@@ -18,8 +19,9 @@ from keepstep.core.fold import fold
 from keepstep.core.incident import Incident, IncidentState
 from keepstep.core.intents import Notify, Order
 from keepstep.core.invariants import check
-from keepstep.core.isolate import hold_signalled, isolate
+from keepstep.core.isolate import isolate
 from keepstep.core.job import JobState
+from keepstep.core.leaving import corroborated, due
 from keepstep.core.lifecycle import lifecycle
 from keepstep.core.place import place
 from keepstep.core.policy import Policy
@@ -55,15 +57,13 @@ def turn(world: World, policy: Policy, now_s: float) -> list[Decision]:
         check(world, decision, policy)
         apply(world, decision, now_s)
         made.append(decision)
-        if len(made) > policy.max_decisions_per_turn:
-            raise InvariantBroken(
-                f"a turn made more than {policy.max_decisions_per_turn} decisions: it does not settle"
-            )
+        if len(made) > policy.max_decisions_per_turn + policy.max_decisions_per_resource * len(world.resources):
+            raise InvariantBroken(f"a turn made {len(made)} decisions and does not settle")
 
 
 def _next(world: World, policy: Policy, now_s: float) -> Decision | None:
     """The first decision that anything wants, in a fixed order: verdicts before acts, resources before placements."""
-    decision = hold_signalled(world, policy, now_s) or correlate(world)
+    decision = assess(world, policy, now_s) or correlate(world) or corroborated(world)
     if decision is not None:
         return decision
     for resource_id in world.busy_resources:
@@ -78,6 +78,9 @@ def _next(world: World, policy: Policy, now_s: float) -> Decision | None:
         decision = step(world.incidents[incident_id], world, policy, now_s)
         if decision is not None:
             return decision
+    decision = due(world) or close_faults(world, policy, now_s)
+    if decision is not None:
+        return decision
     for job_id in world.live_jobs:
         decision = lifecycle(world.jobs[job_id], world, policy, now_s)
         if decision is not None:

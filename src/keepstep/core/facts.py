@@ -182,6 +182,20 @@ class StepsAdvanced(Struct, frozen=True, kw_only=True, tag=True):
     step_time_s: float | None = None
 
 
+class StepsSlower(Struct, frozen=True, kw_only=True, tag=True):
+    """Steps take longer than they did, or than those of the other ranks, and have for a while. Derived by ``detect``; evidence
+    for whoever looks for the reason, and never a reason to act by itself."""
+
+    job: JobId
+    generation: int
+    ranks: tuple[int, ...]
+    """The slow ones; empty where the whole job became slower."""
+    ratio: float
+    """To the median of the other ranks, or to the job's own time before."""
+    against: Literal["peers", "self"]
+    step: int
+
+
 class RankStack(Struct, frozen=True, kw_only=True):
     """One rank as an outsider sees it. ``frames`` are ``file:line function``, innermost first."""
 
@@ -266,6 +280,8 @@ class SignalSeen(Struct, frozen=True, kw_only=True, tag=True):
     """The adapter that saw it."""
     session: Session = Session("")
     """Of the agent that tells it; empty where a launcher does, or the server's own look at a BMC."""
+    age_s: float = 0.0
+    """How long ago it was seen when it was sent, by the clock of the agent that kept it: a duration, never a time of day."""
 
 
 class NodePart(Struct, frozen=True, kw_only=True):
@@ -446,6 +462,7 @@ Fact = (
     | RankExited
     | JobStalled
     | StepsAdvanced
+    | StepsSlower
     | CheckpointCommitted
     | CheckpointFailed
     | SignalSeen

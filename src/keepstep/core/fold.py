@@ -5,9 +5,9 @@ A fact of an older generation, session or order is counted as stale and changes 
 
 from keepstep.core import facts as f
 from keepstep.core.apply import add_job, add_resource, mark_fenced, run_again
-from keepstep.core.catalog import CATALOG
+from keepstep.core.fold_node import fold_node, join_domains
 from keepstep.core.ids import JobId, NodeId, Session, device_resource, node_resource
-from keepstep.core.incident import Incident, Seen, Urgency
+from keepstep.core.incident import Incident, Seen
 from keepstep.core.intents import (
     AskWitness,
     CollectStacks,
@@ -20,7 +20,7 @@ from keepstep.core.intents import (
     Release,
     VerifyCheckpoint,
 )
-from keepstep.core.job import Job, JobState, Launcher, RankEnd, uses
+from keepstep.core.job import Job, JobState, Launcher, RankEnd
 from keepstep.core.resource import Hold, Resource, ResourceState
 from keepstep.core.world import Pending, World, live
 
@@ -43,6 +43,10 @@ def fold(world: World, fact: f.Fact, at_s: float) -> None:
             _rank_exited(world, fact, seen)
         case f.JobStalled() | f.StepsAdvanced():
             _of_generation(world, fact, seen)
+        case f.StepsSlower():
+            job = world.jobs.get(fact.job)
+            if job is not None and fact.generation == job.generation:
+                job.slower = fact
         case f.CheckpointCommitted() | f.CheckpointFailed():
             _checkpoint(world, fact, at_s)
         case f.SignalSeen():
@@ -64,6 +68,8 @@ def fold(world: World, fact: f.Fact, at_s: float) -> None:
             world.approvals[fact.subject] = seen
         case f.ServerStarted():
             _started(world, fact, at_s)
+        case f.AgentJoined() | f.AgentSilent() | f.AgentHeard() | f.CoverageChanged() | f.BmcSeen():
+            fold_node(world, fact, at_s)
         case f.ProbeFailed():
             pass  # recorded; a status call that fails says nothing about the job
 
@@ -118,6 +124,7 @@ def _joined(world: World, fact: f.NodeJoined, seen: Seen) -> None:
     if same and known is not None:
         _joined_again(world, job, known, launcher, seen)
     job.launchers[fact.node] = launcher
+    join_domains(world, fact.node, {"rack": fact.rack})
     _register_resources(world, fact, seen.at_s)
 
 
@@ -288,6 +295,7 @@ def _checkpoint(world: World, fact: f.CheckpointCommitted | f.CheckpointFailed, 
     older = [known for known in job.committed if known.key != fact.key]
     job.committed = [*older[1 - _COMMITS_KEPT :], offer]
     if fact.step > job.committed_step:
+        job.commit_every_s = at_s - job.committed_s if job.committed_s is not None else None
         job.committed_step, job.committed_key, job.committed_s = fact.step, fact.key, at_s
 
 
@@ -297,13 +305,6 @@ def _signal(world: World, fact: f.SignalSeen, seen: Seen) -> None:
         world.stale += 1
         return
     world.signals.append(seen)
-    row = CATALOG.row(fact.signal)
-    if row is None or row.urgency is not Urgency.NOW:
-        return
-    for job_id in world.live_jobs:
-        job = world.jobs[job_id]
-        if uses(job, fact.resource, or_used=world.leading(job) is not None):
-            world.inbox.append(Seen(entry=seen.entry, job=job_id, at_s=seen.at_s, fact=fact))
 
 
 def _hold(world: World, fact: f.HoldRequested | f.HoldLifted, at_s: float) -> None:
@@ -326,6 +327,8 @@ def _gate(world: World, fact: f.GateFinished, seen: Seen) -> None:
         return
     resource.gate_verdict = "tool_failed" if fact.passed is None else "passed" if fact.passed else "failed"
     resource.gate_passed_entry = seen.entry if fact.passed else None
+    if fact.passed:
+        resource.gate_passed_s = seen.at_s
 
 
 def _asked_for(world: World, fact: f.GateFinished, resource: Resource) -> bool:
@@ -344,7 +347,8 @@ def _answered(world: World, fact: f.Answered, seen: Seen) -> None:
     intent, outcome = pending.intent, fact.outcome
     incident = world.incidents.get(pending.incident) if pending.incident is not None else None
     if isinstance(intent, Release) and isinstance(outcome, f.Done):
-        world.resources[intent.resource].gated = False
+        others = (p.intent for p in world.orders_on(intent.resource))
+        world.resources[intent.resource].gated = any(isinstance(other, Release) for other in others)
     if isinstance(intent, PowerOff) and world.powering_off.get(intent.node) == fact.intent:
         del world.powering_off[intent.node]
     if isinstance(intent, Fence | PowerOff) and isinstance(outcome, f.Fenced):

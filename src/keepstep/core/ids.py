@@ -8,6 +8,11 @@ IncidentId = NewType("IncidentId", str)
 ResourceId = NewType("ResourceId", str)
 """``node/<node>`` or ``device/<node>/<slot>``."""
 
+NO_JOB = JobId("")
+"""Of orders to a node's agent, which serves no job."""
+
+FaultId = NewType("FaultId", str)
+
 Session = NewType("Session", str)
 """One life of a launcher process: a new process is a new session, a new connection is not."""
 

@@ -5,7 +5,7 @@ import enum
 from msgspec import Struct, field
 
 from keepstep.core.facts import Fact, RankStack
-from keepstep.core.ids import IncidentId, JobId, NodeId, ResourceId
+from keepstep.core.ids import FaultId, IncidentId, JobId, NodeId, ResourceId
 from keepstep.core.intents import Restore
 
 
@@ -85,6 +85,18 @@ class Urgency(enum.Enum):
     NONE = "none"
 
 
+class Judged(Struct, frozen=True, kw_only=True):
+    """The verdict on a hardware signal, as ``assess`` took it in the company of the others."""
+
+    fault: FaultId
+    resource: ResourceId
+    cause: Cause
+    failure_class: str
+    text: str
+    confidence: float
+    isolate: bool
+
+
 class Seen(Struct, frozen=True, kw_only=True):
     """A fact that serves as evidence, for the job that it concerns."""
 
@@ -92,6 +104,8 @@ class Seen(Struct, frozen=True, kw_only=True):
     job: JobId | None
     at_s: float
     fact: Fact
+    judged: Judged | None = None
+    """Of a signal."""
 
 
 class Evidence(Struct, frozen=True, kw_only=True):
@@ -117,6 +131,8 @@ class Diagnosis(Struct, frozen=True, kw_only=True):
     key: str = ""
     """Names the root cause; budgets are charged per key."""
     evidence: tuple[Evidence, ...] = ()
+    fault: FaultId | None = None
+    """The root cause on a resource or a domain that it goes back to."""
     deterministic: bool = False
     """The same error at the same step as before: a restart cannot cure it."""
 

@@ -1,15 +1,13 @@
 """Stage 4, isolate: holds what is suspected and fences the old generation, before anything starts.
 
-Two decisions from the same evidence: ``isolate`` serves the incident of a job, ``hold_signalled`` takes the verdict on a
-resource whether or not a job runs there. Silence is never a reason to hold; a diagnosis or a catalogue row is.
+Two decisions from the same evidence: ``isolate`` serves the incident of a job; ``assess`` takes the verdict on a resource
+whether or not a job runs there. Silence is never a reason to hold; a diagnosis or a catalogue row is.
 """
 
-from keepstep.core.catalog import CATALOG
 from keepstep.core.decision import (
     Ask,
     Change,
     Decision,
-    Dismiss,
     MoveIncident,
     MoveResource,
     PlaceHold,
@@ -17,8 +15,7 @@ from keepstep.core.decision import (
     Wait,
 )
 from keepstep.core.diagnose import witness_order
-from keepstep.core.facts import SignalSeen
-from keepstep.core.ids import NodeId, ResourceId
+from keepstep.core.ids import NO_JOB, NodeId, ResourceId
 from keepstep.core.incident import Diagnosis, Incident, IncidentState
 from keepstep.core.intents import Fence, Intent, Notify, PowerOff, Quarantine
 from keepstep.core.job import Job, Launcher
@@ -26,7 +23,7 @@ from keepstep.core.policy import Policy
 from keepstep.core.resource import Resource, ResourceState
 from keepstep.core.world import World
 
-_CAN_QUARANTINE = (
+CAN_QUARANTINE = (
     ResourceState.NEW, ResourceState.BURN_IN, ResourceState.IN_SERVICE, ResourceState.SUSPECT, ResourceState.PROBATION,
 )  # fmt: skip
 
@@ -58,7 +55,7 @@ def _hold_named(
 ) -> Decision | None:
     source = f"keepstep:{incident.id}"
     named = [world.resources[r] for r in diagnosis.resources if r in world.resources]
-    missing = [r for r in named if source not in r.holds and r.state in _CAN_QUARANTINE and not _redeemed(r, diagnosis)]
+    missing = [r for r in named if source not in r.holds and r.state in CAN_QUARANTINE and not _redeemed(r, diagnosis)]
     if not missing:
         return None
     open_breaker = breaker(world, policy, len(missing), now_s)
@@ -71,6 +68,7 @@ def _hold_named(
         launcher = job.launchers.get(resource.node)
         if launcher is not None and launcher.reachable:
             intents.append(_gate_order(job, launcher, resource.id, diagnosis.summary))
+        intents += _agent_order(resource, diagnosis.summary, world)
     names = ", ".join(r.id for r in missing)
     return Decision(
         stage="isolate",
@@ -233,41 +231,22 @@ def power_off(incident: Incident, world: World) -> tuple[PowerOff, ...]:
     )
 
 
-# ---- the verdict on the resource
+# ---- orders to the node
 
 
-def hold_signalled(world: World, policy: Policy, now_s: float) -> Decision | None:
-    """The oldest hardware signal without a verdict on its resource."""
-    if not world.signals:
-        return None
-    seen = world.signals[0]
-    assert isinstance(seen.fact, SignalSeen)
-    fact, row = seen.fact, CATALOG.row(seen.fact.signal)
-    resource = world.resources[fact.resource]
-    done = Dismiss(entry=seen.entry, queue="signals")
-    if row is None or not row.isolate or resource.state not in _CAN_QUARANTINE:
-        why = (
-            "not in the catalogue"
-            if row is None
-            else row.text
-            if not row.isolate
-            else f"already {resource.state.value}"
-        )
-        return Decision(stage="isolate", subject=fact.resource, reason=f"no hold: {why}", changes=(done,))
-    open_breaker = breaker(world, policy, 1, now_s)
-    if open_breaker:
-        page = Notify(subject=fact.resource, level="page", message=open_breaker)
-        return Decision(stage="isolate", subject=fact.resource, reason=open_breaker, changes=(done,), intents=(page,))
-    source = f"keepstep:entry-{seen.entry}"
-    orders = [
-        _gate_order(job, job.launchers[resource.node], resource.id, row.text)
+def gate_orders(resource: Resource, reason: str, world: World) -> list[Intent]:
+    """Tell the launchers and the agent of its node to refuse it themselves."""
+    orders: list[Intent] = [
+        _gate_order(job, job.launchers[resource.node], resource.id, reason)
         for job in (world.jobs[j] for j in world.live_jobs)
         if resource.node in job.launchers and job.launchers[resource.node].reachable
     ]
-    return Decision(
-        stage="isolate",
-        subject=fact.resource,
-        reason=f"{fact.signal}: {row.text}",
-        changes=(done, *quarantine(resource, source, f"{fact.signal} {fact.detail}".rstrip())),
-        intents=tuple(orders),
-    )
+    return [*orders, *_agent_order(resource, reason, world)]
+
+
+def _agent_order(resource: Resource, reason: str, world: World) -> list[Intent]:
+    """The agent's hold outlives every launcher of the node."""
+    agent = world.hearing_agent(resource.node)
+    if agent is None:
+        return []
+    return [Quarantine(job=NO_JOB, node=agent.node, session=agent.session, resource=resource.id, reason=reason[:500])]

@@ -4,7 +4,7 @@ import enum
 
 from msgspec import Struct, field
 
-from keepstep.core.facts import DiskOffer, Inventory, JobSpec
+from keepstep.core.facts import DiskOffer, Inventory, JobSpec, StepsSlower
 from keepstep.core.ids import IncidentId, JobId, NodeId, ResourceId, Session, node_of, slot_of
 from keepstep.core.intents import RankPlace, Restore
 
@@ -153,8 +153,12 @@ class Job(Struct, kw_only=True):
     committed: list[DiskOffer] = field(default_factory=list)
     """The last commits that were reported: inventories that nodes sent earlier do not know them."""
     committed_s: float | None = None
+    commit_every_s: float | None = None
+    """Time between the last two commits."""
     save_failures: int = 0
     """Failed saves since the last committed one."""
+    slower: StepsSlower | None = None
+    """The newest word that steps take longer than they should."""
     stop_requested: str = ""
     exit_code: int | None = None
     message: str = ""

@@ -6,43 +6,45 @@ PCI device, a port of an adapter.
 
 from collections.abc import Iterable
 
+from msgspec import Struct, field
+
 from keepstep.core.observation import Same, kind_of
 
 
-class Parts:
+class Parts(Struct, kw_only=True):
     """Union of what was said to be the same."""
 
-    def __init__(self, said: Iterable[Same] = ()) -> None:
-        self._parent: dict[tuple[str, str], tuple[str, str]] = {}
-        for same in said:
-            self.join(same)
+    better: dict[str, dict[str, str]] = field(default_factory=dict)
+    """Node -> name -> a name of the same part that is preferred to it."""
 
     def join(self, same: Same) -> None:
-        names = [(same.node, part) for part in same.parts]
-        for name in names[1:]:
-            first, other = self._root(names[0]), self._root(name)
+        known = self.better.setdefault(same.node, {})
+        for part in same.parts[1:]:
+            first, other = self.canonical(same.node, same.parts[0]), self.canonical(same.node, part)
             if first != other:
-                low, high = sorted((first, other), key=lambda x: (_rank(x[1]), x))
-                self._parent[high] = low
+                low, high = sorted((first, other), key=lambda name: (_rank(name), name))
+                known[high] = low
 
     def canonical(self, node: str, part: str) -> str:
         """The name under which a part goes: a PCI address before a UUID before an index; itself where nothing is known."""
-        return self._root((node, part))[1]
+        known = self.better.get(node)
+        while known and part in known:
+            part = known[part]
+        return part
 
     def names(self, node: str, part: str) -> tuple[str, ...]:
         """Every name of a part, its canonical one first."""
-        root = self._root((node, part))
-        others = sorted(name for host, name in self._parent if host == node and self._root((host, name)) == root)
-        return (root[1], *(name for name in others if name != root[1]))
+        root = self.canonical(node, part)
+        others = sorted(name for name in self.better.get(node, ()) if self.canonical(node, name) == root)
+        return (root, *others)
 
-    def _root(self, name: tuple[str, str]) -> tuple[str, str]:
-        path = []
-        while name in self._parent:
-            path.append(name)
-            name = self._parent[name]
-        for step in path:
-            self._parent[step] = name
-        return name
+
+def joined(said: Iterable[Same]) -> Parts:
+    """Everything that was said to be the same."""
+    parts = Parts()
+    for same in said:
+        parts.join(same)
+    return parts
 
 
 def _rank(part: str) -> int:

@@ -6,9 +6,10 @@ declared elasticity decides between going on smaller and waiting; it is never gu
 
 from collections.abc import Sequence
 
+from keepstep.core.company import outages
 from keepstep.core.decision import Change, Decision, End, MoveIncident, MoveJob, Place, Wait
 from keepstep.core.ids import NodeId, device_resource
-from keepstep.core.incident import Incident, IncidentState
+from keepstep.core.incident import Cause, Incident, IncidentState
 from keepstep.core.intents import Notify, RankPlace
 from keepstep.core.job import Job, JobState, Launcher, Placement
 from keepstep.core.policy import Policy
@@ -29,6 +30,8 @@ def place(incident: Incident, world: World, policy: Policy, now_s: float) -> Dec
             reason="what can be restored has changed since it was chosen",
             changes=(MoveIncident(incident=incident.id, to=IncidentState.SELECTING),),
         )
+    if _waits_for_outside(incident, world, now_s):
+        return None
     failed = {node: None for attempt in incident.attempts for node in attempt.failed_launches.values()}
     chosen = choose(job, world, avoid=list(failed))
     if chosen is None:
@@ -47,6 +50,14 @@ def place(incident: Incident, world: World, policy: Policy, now_s: float) -> Dec
             MoveIncident(incident=incident.id, to=IncidentState.RESTARTING),
         ),
     )
+
+
+def _waits_for_outside(incident: Incident, world: World, now_s: float) -> bool:
+    """A job that failed because a dependency is down would fail again: it starts when that answers, or says nothing."""
+    diagnosis = incident.attempt.diagnosis
+    if diagnosis is None or diagnosis.cause is not Cause.DEPENDENCY:
+        return False
+    return any(fault.id == diagnosis.fault for fault in outages(world, now_s))
 
 
 def choose(job: Job, world: World, avoid: Sequence[NodeId] = ()) -> list[Launcher] | None:

@@ -2,6 +2,7 @@
 
 from msgspec import Struct, field
 
+from keepstep.core.catalog import CATALOG, Catalog
 from keepstep.core.incident import Cause, IncidentState
 from keepstep.core.resource import ResourceState
 
@@ -34,6 +35,8 @@ class Hang(Struct, frozen=True, kw_only=True):
 class Silence(Struct, frozen=True, kw_only=True):
     lease_s: float = 3.0
     """Nothing heard from a launcher for this long makes it unreachable (A5: < 10 s). Unknown, not dead."""
+    agent_lease_s: float = 5.0
+    """The same of a node's agent: its silence is a witness's, and never a reason by itself."""
     lost_connection_s: float = 0.05
     """The same where its connection broke: the kernel has said something, so a witness is asked at once."""
     self_fence_s: float = 20.0
@@ -89,6 +92,19 @@ class Breaker(Struct, frozen=True, kw_only=True):
     absolute: int = 3
     fraction: float = 0.02
     """The larger of the two counts; of devices in the whole fleet."""
+
+
+class Correlation(Struct, frozen=True, kw_only=True):
+    """How signals become faults."""
+
+    window_s: float = 24 * 3600.0
+    """How far back combination rules look on a node."""
+    quiet_s: float = 3600.0
+    """A fault that nothing was isolated for closes after this long without evidence."""
+    settle_s: float = 15.0
+    """A suspicion that rests on good news that did not come waits this long for it: links come back by themselves."""
+    together_s: float = 300.0
+    """Members of a domain that fail of the same class within this share a cause."""
 
 
 class Verify(Struct, frozen=True, kw_only=True):
@@ -150,6 +166,9 @@ class Policy(Struct, frozen=True, kw_only=True):
     budget: Budget = Budget()
     device: DeviceRule = DeviceRule()
     breaker: Breaker = Breaker()
+    correlation: Correlation = Correlation()
+    catalog: Catalog = CATALOG
+    """What signals mean; a site lays its own rows over the built-in ones."""
     verify: Verify = Verify()
     capacity: Capacity = Capacity()
     approvals: Approvals = Approvals()
@@ -178,3 +197,5 @@ class Policy(Struct, frozen=True, kw_only=True):
         }
     )
     max_decisions_per_turn: int = 10_000
+    max_decisions_per_resource: int = 20
+    """Beside these: a fleet that joins at once moves each of its resources a few times in one turn."""

@@ -4,7 +4,7 @@ No way leads back into service but through a passed gate that is bound to the pr
 """
 
 from keepstep.core.decision import Change, Decision, DropHold, MoveResource, Remediate
-from keepstep.core.ids import IncidentId, slot_of
+from keepstep.core.ids import NO_JOB, IncidentId, slot_of
 from keepstep.core.intents import Intent, Notify, OpenRepair, Release, ResetDevice, RunGate
 from keepstep.core.job import Job, Launcher, uses
 from keepstep.core.policy import Policy
@@ -65,19 +65,25 @@ def _launcher(resource: Resource, world: World) -> tuple[Job, Launcher] | None:
 
 def _let_in(resource: Resource, world: World, policy: Policy, waited_s: float) -> Decision | None:
     """The node still refuses it: the launcher that was to open its gate is gone."""
-    found = _launcher(resource, world)
-    if found is None:
+    orders = _releases(resource, world)
+    if not orders:
         if waited_s < policy.device.probation_s:
             return None
         return _move(resource, R.LOST, "no launcher reaches it; it is validated when its node comes back")
-    return Decision(
-        stage="remediate", subject=resource.id, reason="opening its node's gate", intents=(_release(resource, found),)
-    )
+    return Decision(stage="remediate", subject=resource.id, reason="opening its node's gate", intents=orders)
 
 
-def _release(resource: Resource, found: tuple[Job, Launcher]) -> Release:
-    job, launcher = found
-    return Release(job=job.id, node=launcher.node, session=launcher.session, resource=resource.id)
+def _releases(resource: Resource, world: World) -> tuple[Intent, ...]:
+    """To whoever refuses it on its node and can be reached: a launcher, and the agent."""
+    orders: list[Intent] = []
+    found = _launcher(resource, world)
+    if found is not None:
+        job, launcher = found
+        orders.append(Release(job=job.id, node=launcher.node, session=launcher.session, resource=resource.id))
+    agent = world.hearing_agent(resource.node)
+    if agent is not None:
+        orders.append(Release(job=NO_JOB, node=agent.node, session=agent.session, resource=resource.id))
+    return tuple(orders)
 
 
 def _drained(resource: Resource, world: World) -> Decision | None:
@@ -146,7 +152,7 @@ def _after_gate(
     if resource.gate_verdict == "passed" and resource.gate_passed_entry is not None:
         if not policy.device.return_automatically:
             return None
-        return _return(resource, found)
+        return _return(resource, world)
     if resource.gate_verdict == "failed":
         return _repair(resource, "it failed the validation gate")
     if resource.gate_tries >= policy.device.max_gate_tries:
@@ -156,11 +162,10 @@ def _after_gate(
     return _validate(resource, found, "the gate's tool failed: not a pass; running it again", move=False)
 
 
-def _return(resource: Resource, found: tuple[Job, Launcher] | None) -> Decision:
+def _return(resource: Resource, world: World) -> Decision:
     ours = [source for source in resource.holds if source.startswith("keepstep:")]
     changes: list[Change] = [DropHold(resource=resource.id, source=source) for source in ours]
     changes.append(MoveResource(resource=resource.id, to=R.PROBATION))
-    intents: tuple[Intent, ...] = (_release(resource, found),) if found is not None else ()
     kept = [source for source in resource.holds if source not in ours]
     still = f"; still held by {', '.join(kept)}" if kept else ""
     return Decision(
@@ -168,7 +173,7 @@ def _return(resource: Resource, found: tuple[Job, Launcher] | None) -> Decision:
         subject=resource.id,
         reason=f"passed the validation gate (entry {resource.gate_passed_entry}); on probation{still}",
         changes=tuple(changes),
-        intents=intents,
+        intents=_releases(resource, world),
     )
 
 

@@ -95,6 +95,8 @@ class Resource(Struct, kw_only=True):
     """``passed``, ``failed`` or ``tool_failed``: what the newest gate run said."""
     gate_passed_entry: int | None = None
     """Journal entry of the gate pass that is valid for the present serial, boot and firmware."""
+    gate_passed_s: float = -1.0
+    """When it last passed, whatever became of that pass: what was seen before is answered by it."""
 
     @property
     def allocatable(self) -> bool:

@@ -1,28 +1,30 @@
 """Who did it: the judges that diagnose.py asks, in order of how sure their evidence makes them. Pure; must not decide acts."""
 
-from keepstep.core import budget, stalls
+from keepstep.core import budget, company, silence, stalls
 from keepstep.core import facts as f
-from keepstep.core.catalog import CATALOG
 from keepstep.core.catalog.ends import APPLICATION_ERROR, ERRORS, EXIT_SIGNALS, OTHER_SIGNAL
 from keepstep.core.catalog.row import Row
+from keepstep.core.fault import Fault
 from keepstep.core.finding import Finding
 from keepstep.core.ids import NodeId, ResourceId, device_resource
 from keepstep.core.incident import Cause, Diagnosis, Evidence, Incident, Seen
 from keepstep.core.job import Failure, Job, Launcher
 from keepstep.core.policy import Policy
+from keepstep.core.world import World
 
 _SETTLE_S = 1.0
 """How long a rank that only says 'my peer went away' waits for the peer's own story."""
 
 
-def judge(incident: Incident, job: Job, seen: list[Seen], policy: Policy, now_s: float) -> Finding | None:
+def judge(incident: Incident, world: World, seen: list[Seen], policy: Policy, now_s: float) -> Finding | None:
     """The best supported verdict, or None while the evidence does not carry one."""
-    lost = _lost_nodes(incident, job, seen, policy, now_s)
+    job = world.job_of(incident)
+    lost = _lost_nodes(incident, world, seen, policy, now_s)
     if lost:
         return _node_lost(incident, job, lost, seen, now_s)
     return (
         _signal(job, seen, now_s)
-        or _rank_failed(job, seen, policy, now_s)
+        or _rank_failed(job, world, seen, policy, now_s)
         or _launch_failed(incident, job, seen, now_s)
         or stalls.judge(incident, job, seen, policy, now_s)
         or _no_progress(incident, job, policy, now_s)
@@ -32,8 +34,9 @@ def judge(incident: Incident, job: Job, seen: list[Seen], policy: Policy, now_s:
 # ---- nodes
 
 
-def _lost_nodes(incident: Incident, job: Job, seen: list[Seen], policy: Policy, now_s: float) -> dict[NodeId, str]:
+def _lost_nodes(incident: Incident, world: World, seen: list[Seen], policy: Policy, now_s: float) -> dict[NodeId, str]:
     """Node -> why it is lost. Silence counts only with a witness, or with peers that stand still because of it."""
+    job = world.job_of(incident)
     if job.placement is None:
         return {}
     known = incident.attempt.diagnosis.lost_nodes if condemned(incident) and incident.attempt.diagnosis else ()
@@ -50,8 +53,10 @@ def _lost_nodes(incident: Incident, job: Job, seen: list[Seen], policy: Policy, 
             lost[node] = "its launcher was replaced by a new one"
         elif launcher.emptied:
             lost[node] = "its launcher fenced itself while it was not heard"
-        elif not launcher.reachable and peers and _silent_s(launcher, now_s) >= policy.silence.presume_s:
-            lost[node] = f"silent for {_silent_s(launcher, now_s):.1f} s and its peers stand still"
+        elif not launcher.reachable and _silent_s(launcher, now_s) >= policy.silence.presume_s:
+            means = silence.meaning(silence.view_of(launcher, world, stands_still=peers))
+            if means.lost:
+                lost[node] = f"silent for {_silent_s(launcher, now_s):.1f} s; {means.text}"
     return lost
 
 
@@ -123,25 +128,28 @@ def _victim_evidence(seen: Seen) -> Evidence:
 
 
 def _signal(job: Job, seen: list[Seen], now_s: float) -> Finding | None:
-    hits = [(s, s.fact) for s in seen if isinstance(s.fact, f.SignalSeen)]
+    hits = [(s, s.fact, s.judged) for s in seen if isinstance(s.fact, f.SignalSeen) and s.judged is not None]
     if not hits:
         return None
-    first = max(hits, key=lambda hit: CATALOG.row(hit[1].signal).confidence)[1]
-    row = CATALOG.row(first.signal)
-    resources = tuple(dict.fromkeys(fact.resource for _, fact in hits if CATALOG.row(fact.signal).isolate))
-    evidence = [Evidence(entry=s.entry, source="signal", text=f"{x.resource}: {x.signal} {x.detail}") for s, x in hits]
+    _, first, judged = max(hits, key=lambda hit: hit[2].confidence)
+    resources = tuple(dict.fromkeys(verdict.resource for _, _, verdict in hits if verdict.isolate))
+    evidence = [
+        Evidence(entry=s.entry, source=x.source or "signal", text=f"{verdict.resource}: {x.signal} {x.detail}".rstrip())
+        for s, x, verdict in hits
+    ]
     evidence += [
         Evidence(entry=s.entry, source=f"rank {s.fact.rank}", text=_end_text(s.fact))
         for s in seen
         if isinstance(s.fact, f.RankExited)
     ]
-    key = f"{row.cause.value}:{first.resource}"
+    key = f"{judged.cause.value}:{judged.resource}"
     diagnosis = Diagnosis(
-        cause=row.cause,
-        confidence=row.confidence,
-        summary=f"{first.resource}: {row.text}",
+        cause=judged.cause,
+        confidence=judged.confidence,
+        summary=f"{judged.resource}: {judged.text}",
         resources=resources,
         key=key,
+        fault=judged.fault,
         evidence=tuple(evidence),
     )
     failure = Failure(signature=first.signal, step=job.step, key=key, resources=resources, at_s=now_s)
@@ -151,7 +159,7 @@ def _signal(job: Job, seen: list[Seen], now_s: float) -> Finding | None:
 # ---- ranks
 
 
-def _rank_failed(job: Job, seen: list[Seen], policy: Policy, now_s: float) -> Finding | None:
+def _rank_failed(job: Job, world: World, seen: list[Seen], policy: Policy, now_s: float) -> Finding | None:
     ends = [(s, s.fact) for s in seen if isinstance(s.fact, f.RankExited)]
     if not ends:
         return None
@@ -160,9 +168,13 @@ def _rank_failed(job: Job, seen: list[Seen], policy: Policy, now_s: float) -> Fi
         unknown = any(not launcher.reachable for launcher in job.launchers.values() if launcher.running)
         wait_s = policy.silence.presume_s if unknown else _SETTLE_S
         return None if now_s - ends[0][0].at_s < wait_s else _only_victims(job, ends, now_s)
-    fact = culprits[0][1]
+    first, fact = culprits[0]
+    outage = company.outage(fact, world, now_s)
+    if outage is not None:
+        return _outage(ends, fact, outage, now_s)
     row = _row_of(fact)
     device = device_resource(fact.node, fact.slot)
+    around = company.signals_around(device, world, policy, first.at_s)
     signature = fact.error.signature if fact.error is not None else f"signal:{fact.signal}:{fact.exit_code}"
     own_fault = row.cause in (Cause.APPLICATION, Cause.UNKNOWN)
     repeated = budget.same_error(job, signature, fact.step) + 1 >= policy.budget.same_error_limit
@@ -178,7 +190,7 @@ def _rank_failed(job: Job, seen: list[Seen], policy: Policy, now_s: float) -> Fi
         resources=(device,) if isolate else (),
         culprits=tuple(dict.fromkeys(x.rank for _, x in culprits)),
         key=key,
-        evidence=tuple(_end_evidence(ends, fact, job, device, isolate)),
+        evidence=(*_end_evidence(ends, fact, job, device, isolate), *around),
         deterministic=own_fault and repeated,
     )
     failure = Failure(
@@ -186,6 +198,22 @@ def _rank_failed(job: Job, seen: list[Seen], policy: Policy, now_s: float) -> Fi
     )
     code = fact.exit_code or (128 + fact.signal if fact.signal else 1)
     return Finding(diagnosis=diagnosis, failure=failure, suspected=(device,) if suspected else (), exit_code=code)
+
+
+def _outage(ends: list[tuple[Seen, f.RankExited]], fact: f.RankExited, outage: Fault, now_s: float) -> Finding:
+    """It failed because of something outside that does not answer: no node and no program is blamed."""
+    key = f"dependency:{outage.part}"
+    diagnosis = Diagnosis(
+        cause=Cause.DEPENDENCY,
+        confidence=0.8,
+        summary=f"{outage.resource} does not answer; rank {fact.rank} on {fact.node}: {_end_text(fact)}",
+        culprits=(),
+        key=key,
+        fault=outage.id,
+        evidence=tuple(Evidence(entry=s.entry, source=f"rank {x.rank}", text=_end_text(x)) for s, x in ends),
+    )
+    failure = Failure(signature=key, step=fact.step, key=key, resources=(), at_s=now_s)
+    return Finding(diagnosis=diagnosis, failure=failure, exit_code=fact.exit_code or 1)
 
 
 def _failures_of(job: Job, device: ResourceId, policy: Policy, now_s: float) -> int:

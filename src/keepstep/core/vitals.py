@@ -9,9 +9,12 @@ from collections import deque
 
 from msgspec import Struct, field
 
+from keepstep.core.health.report import HealthReport
 from keepstep.core.ids import JobId, NodeId, Session
 
 _RECENT_STEPS = 64
+MAX_RANKS = 1024
+"""Of a larger job step times are not kept by rank: memory stays bounded."""
 
 
 class RankSample(Struct, frozen=True, kw_only=True):
@@ -37,6 +40,14 @@ class NodeVitals(Struct, kw_only=True):
     reported_silent: bool = False
 
 
+class AgentVitals(Struct, kw_only=True):
+    node: NodeId
+    session: Session
+    heard_s: float
+    connected: bool = True
+    reported_silent: bool = False
+
+
 class JobVitals(Struct, kw_only=True):
     generation: int = 0
     ranks: dict[int, RankSample] = field(default_factory=dict)
@@ -46,7 +57,13 @@ class JobVitals(Struct, kw_only=True):
     """Phase -> the longest that was seen to end, over generations."""
     excuse: float = 1.0
     """Grows with false alarms; every deadline is multiplied by it."""
+    rank_steps_s: dict[int, deque[float]] = field(default_factory=dict)
+    """Rank -> durations of its recent steps in this generation; of jobs of up to ``MAX_RANKS`` ranks."""
     reported_step: int = -1
+    reported_slower: tuple[int, ...] | None = None
+    """The slow ranks that were said; empty for the whole job."""
+    compared_s: float = -1e18
+    """When step times were compared last."""
     reported_stall_step: int | None = None
     apart_since_s: float | None = None
     """Since when some ranks, and not all, are in job-control stop."""
@@ -57,6 +74,25 @@ class JobVitals(Struct, kw_only=True):
 class Vitals(Struct, kw_only=True):
     nodes: dict[tuple[JobId, NodeId], NodeVitals] = field(default_factory=dict)
     jobs: dict[JobId, JobVitals] = field(default_factory=dict)
+    agents: dict[NodeId, AgentVitals] = field(default_factory=dict)
+    health: dict[NodeId, HealthReport] = field(default_factory=dict)
+    """The newest forecast of each node's agent."""
+
+    def agent_connected(self, node: NodeId, session: Session, now_s: float) -> None:
+        """A node's agent said hello. What was said of its silence stays said until it is heard."""
+        known = self.agents.get(node)
+        silent = known is not None and known.session == session and known.reported_silent
+        self.agents[node] = AgentVitals(node=node, session=session, heard_s=now_s, reported_silent=silent)
+
+    def agent_heard(self, node: NodeId, session: Session, now_s: float) -> None:
+        known = self.agents.get(node)
+        if known is not None and known.session == session:
+            known.heard_s, known.connected = now_s, True
+
+    def agent_disconnected(self, node: NodeId, session: Session) -> None:
+        known = self.agents.get(node)
+        if known is not None and known.session == session:
+            known.connected = False
 
     def connected(self, job: JobId, node: NodeId, session: Session, now_s: float) -> None:
         """A launcher said hello."""
@@ -72,6 +108,8 @@ class Vitals(Struct, kw_only=True):
         """Whoever listens was stopped itself for so long (a suspended machine): that silence is nobody else's."""
         for known in self.nodes.values():
             known.heard_s = min(now_s, known.heard_s + lost_s)
+        for agent in self.agents.values():
+            agent.heard_s = min(now_s, agent.heard_s + lost_s)
 
     def beat(self, job: JobId, node: NodeId, now_s: float, generation: int, ranks: tuple[RankSample, ...]) -> None:
         """One beat of one launcher."""
@@ -82,6 +120,7 @@ class Vitals(Struct, kw_only=True):
         vitals = self.jobs.setdefault(job, JobVitals())
         if generation > vitals.generation:
             vitals.generation, vitals.ranks = generation, {}
+            vitals.rank_steps_s, vitals.reported_slower = {}, None
             vitals.reported_step, vitals.reported_stall_step = -1, None
         elif generation < vitals.generation:
             return
@@ -92,6 +131,9 @@ class Vitals(Struct, kw_only=True):
     def _learn(self, vitals: JobVitals, before: RankSample | None, now: RankSample) -> None:
         if now.step_time_s > 0 and (before is None or now.step > before.step):
             vitals.step_times_s.append(now.step_time_s)
+            if now.rank < MAX_RANKS:
+                recent = vitals.rank_steps_s.setdefault(now.rank, deque(maxlen=_RECENT_STEPS))
+                recent.append(now.step_time_s)
         if before is not None and (before.phase != now.phase or before.step != now.step):
             longest = vitals.phase_max_s.get(before.phase, 0.0)
             vitals.phase_max_s[before.phase] = max(longest, before.phase_s)

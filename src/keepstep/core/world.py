@@ -8,11 +8,25 @@ from collections import deque
 
 from msgspec import Struct, field
 
-from keepstep.core.ids import IncidentId, JobId, NodeId, ResourceId, device_resource, node_resource
+from keepstep.core.facts import BmcSeen
+from keepstep.core.fault import Fault
+from keepstep.core.ids import (
+    FaultId,
+    IncidentId,
+    JobId,
+    NodeId,
+    ResourceId,
+    Session,
+    device_resource,
+    node_resource,
+)
 from keepstep.core.incident import Incident, Seen
 from keepstep.core.intents import Fence, Intent, Launch
 from keepstep.core.job import TERMINAL, Job, Launcher
+from keepstep.core.observation import Observation
+from keepstep.core.parts import Parts
 from keepstep.core.resource import Resource
+from keepstep.core.signal import OwnAction
 
 
 class Pending(Struct, kw_only=True):
@@ -23,6 +37,25 @@ class Pending(Struct, kw_only=True):
     decided_s: float
     incident: IncidentId | None
     overdue: bool = False
+
+
+class Agent(Struct, kw_only=True):
+    """What is known of a node's agent."""
+
+    node: NodeId
+    session: Session
+    boot_id: str
+    silent_since_s: float | None = None
+    coverage: dict[str, tuple[str, str]] = field(default_factory=dict)
+    """Source -> (state, detail): what nobody looks at does not count as well."""
+    older: tuple[Session, ...] = ()
+
+
+class BmcState(Struct, kw_only=True):
+    """The newest word of a node's BMC, and when it came."""
+
+    seen: BmcSeen
+    at_s: float
 
 
 class World(Struct, kw_only=True):
@@ -39,6 +72,10 @@ class World(Struct, kw_only=True):
     """Symptoms that no incident has taken yet."""
     signals: deque[Seen] = field(default_factory=deque)
     """Hardware signals whose verdict on the resource is still to be taken, whether or not a job runs there."""
+    deferred: deque[tuple[float, Seen]] = field(default_factory=deque)
+    """(when they are judged again, signals) whose verdict waits for what may take them back."""
+    reconsidered: dict[int, None] = field(default_factory=dict)
+    """Entries of signals that were deferred and stand in ``signals`` again."""
     open_incidents: dict[IncidentId, None] = field(default_factory=dict)
     live_jobs: dict[JobId, None] = field(default_factory=dict)
     busy_resources: dict[ResourceId, None] = field(default_factory=dict)
@@ -52,6 +89,25 @@ class World(Struct, kw_only=True):
     """Subject -> the newest word of a person about it."""
     isolations: deque[tuple[float, ResourceId]] = field(default_factory=deque)
     """Recent quarantines, for the breaker."""
+    next_fault: int = 1
+    faults: dict[FaultId, Fault] = field(default_factory=dict)
+    open_faults: dict[FaultId, None] = field(default_factory=dict)
+    fault_at: dict[tuple[str, str], FaultId] = field(default_factory=dict)
+    """(node or "", part) -> the open fault there."""
+    recent: dict[NodeId, deque[Observation]] = field(default_factory=dict)
+    """Signals of each node, oldest first, bounded: what combination rules look at."""
+    parts: Parts = field(default_factory=Parts)
+    """Which names are one part."""
+    slots: dict[tuple[NodeId, str], ResourceId] = field(default_factory=dict)
+    """(node, name of a part) -> the device that ranks are placed on."""
+    agents: dict[NodeId, Agent] = field(default_factory=dict)
+    bmcs: dict[NodeId, BmcState] = field(default_factory=dict)
+    domains: dict[NodeId, dict[str, str]] = field(default_factory=dict)
+    """Node -> kind of domain -> its name."""
+    members: dict[tuple[str, str], dict[NodeId, None]] = field(default_factory=dict)
+    """(kind, name) of a domain -> its nodes."""
+    own_actions: deque[OwnAction] = field(default_factory=deque)
+    """What we did lately that prints fatal-looking codes."""
     stale: int = 0
     """Facts of an older generation, session or order: recorded, never acted on."""
     server: str = ""
@@ -73,6 +129,11 @@ class World(Struct, kw_only=True):
     def orders_on(self, resource: ResourceId) -> list[Pending]:
         """Unanswered orders that act on a resource."""
         return [p for p in self.orders.values() if getattr(p.intent, "resource", None) == resource]
+
+    def hearing_agent(self, node: NodeId) -> Agent | None:
+        """The agent of a node, while it is heard."""
+        agent = self.agents.get(node)
+        return agent if agent is not None and agent.silent_since_s is None else None
 
     def node_usable(self, node: NodeId) -> bool:
         """In service, held by nobody, and not about to lose its power: such an order cannot be taken back."""

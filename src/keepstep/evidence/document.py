@@ -44,10 +44,13 @@ class Document:
         except (ValueError, RecursionError):
             return None
 
-    @property
+    @cached_property
     def is_binary(self) -> bool:
         sample = self.data[:4096]
-        return b"\0" in sample or (bool(sample) and sum(byte < 9 or 13 < byte < 27 for byte in sample) > len(sample) // 10)
+        return b"\0" in sample or (len(sample) - len(sample.translate(None, _CONTROL))) * 10 > len(sample)
+
+
+_CONTROL = bytes([*range(9), *range(14, 27)])
 
 
 def _text(raw: bytes) -> str:

@@ -7,13 +7,17 @@ Vendors disagree about the same code, so every row says whose view it takes, and
 from msgspec import Struct
 
 from keepstep.core.catalog import (
+    agent,
     bmc,
+    disk,
+    driver,
     gate,
     generic,
     gpu,
     host,
     job,
     network,
+    nic,
     nvlink5,
     pcie,
     scheduler,
@@ -38,12 +42,16 @@ FAMILIES: dict[str, dict[str, Row]] = {
     "gpu": gpu.ROWS,
     "pcie": pcie.ROWS,
     "host": host.ROWS,
+    "nic": nic.ROWS,
+    "disk": disk.ROWS,
+    "driver": driver.ROWS,
     "network": network.ROWS,
     "storage": storage.ROWS,
     "bmc": bmc.ROWS,
     "job": job.ROWS,
     "scheduler": scheduler.ROWS,
     "gate": gate.ROWS,
+    "agent": agent.ROWS,
     "generic": generic.ROWS,
 }
 

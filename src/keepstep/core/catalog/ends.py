@@ -1,6 +1,6 @@
 """What the end of a rank means: its error class or its signal. Data only."""
 
-from keepstep.core.catalog.row import Row, Scope, Verdict
+from keepstep.core.catalog.row import Row
 from keepstep.core.incident import Cause, Urgency
 
 ERRORS: dict[str, Row] = {

@@ -1,3 +1,6 @@
-from keepstep.evidence.reading import Reader
+"""Readers of what drives, arrays and file systems say of themselves."""
 
-READERS: tuple[Reader, ...] = ()
+from keepstep.evidence.reading import Reader
+from keepstep.evidence.storage import filesystems, smart_json, smart_text
+
+READERS: tuple[Reader, ...] = (smart_json.READER, smart_text.READER, filesystems.READER)

@@ -1,0 +1,146 @@
+"""Rows of what NVIDIA's driver says in words, and of its own recovery action (Xid 154). Data only; part of ``xid``."""
+
+from keepstep.core.catalog.accelerator import FIELD, card
+from keepstep.core.catalog.row import Remedy, Row, Scope, Verdict, row
+from keepstep.core.incident import Cause, Urgency
+
+DRIVER: dict[str, Row] = {
+    "nvrm.init_failed": card("gpu.init", "the driver could not start the card", confidence=0.85, source=FIELD),
+    "nvrm.init_failed.unplaced": row(
+        Cause.DEVICE,
+        "gpu.init",
+        Scope.NODE,
+        Verdict.SUSPECT,
+        "the driver could not start a card that it does not name",
+        remedy=Remedy.VALIDATE,
+        confidence=0.6,
+        source=FIELD,
+    ),
+    "nvrm.probe_failed": card(
+        "gpu.init",
+        "the driver gave up on the card when it was found",
+        confidence=0.7,
+        source=FIELD,
+        corroborate="all cards of a node: the driver's installation",
+    ),
+    "nvrm.probe_failed.unplaced": row(
+        Cause.DEVICE,
+        "gpu.init",
+        Scope.NODE,
+        Verdict.SUSPECT,
+        "the driver gave up on a card that it does not name",
+        remedy=Remedy.VALIDATE,
+        confidence=0.6,
+        source=FIELD,
+    ),
+    "nvrm.gsp_timeout": card(
+        "gpu.firmware.gsp",
+        "the card's system processor does not answer, so often that the driver prints less of it",
+        source=FIELD,
+    ),
+    "nvrm.gsp_timeout.unplaced": row(
+        Cause.DEVICE,
+        "gpu.firmware.gsp",
+        Scope.NODE,
+        Verdict.SUSPECT,
+        "the system processor of a card does not answer",
+        remedy=Remedy.RESET_DEVICE,
+        urgency=Urgency.NOW,
+        confidence=0.6,
+        source=FIELD,
+        corroborate="119, 120 or 154 names the card",
+    ),
+    "nvrm.uvm_fatal": row(
+        Cause.DEVICE,
+        "gpu.driver_hang",
+        Scope.NODE,
+        Verdict.SUSPECT,
+        "the unified memory driver met an error that only a reboot clears",
+        remedy=Remedy.REBOOT,
+        urgency=Urgency.NOW,
+        confidence=0.7,
+        source=FIELD,
+        corroborate="79 or 154 of a card beside it names the card",
+    ),
+    "nvrm.reset_required": row(
+        Cause.DEVICE,
+        "gpu.recovery_action",
+        Scope.NODE,
+        Verdict.SUSPECT,
+        "a card refuses work until it is reset",
+        remedy=Remedy.RESET_DEVICE,
+        urgency=Urgency.NOW,
+        confidence=0.6,
+        source=FIELD,
+        corroborate="154 names the card",
+    ),
+    "nvrm.gpu_lost": row(
+        Cause.DEVICE,
+        "gpu.fallen_off_bus",
+        Scope.NODE,
+        Verdict.SUSPECT,
+        "a card is gone from the bus; the line does not say which",
+        remedy=Remedy.REBOOT,
+        urgency=Urgency.NOW,
+        confidence=0.7,
+        source=FIELD,
+        corroborate="79 names the card",
+    ),
+}
+
+_TOLD = "the driver's own recovery action"
+RECOVERY: dict[str, Row] = {
+    "xid.154": row(
+        Cause.DEVICE,
+        "gpu.recovery_action",
+        Scope.CARD,
+        Verdict.SUSPECT,
+        "the recovery action of the card changed; to what was not read",
+        remedy=Remedy.VALIDATE,
+        confidence=0.5,
+        source=_TOLD,
+    ),
+    "xid.154.none": row(
+        Cause.DEVICE,
+        "gpu.recovery_action",
+        Scope.CARD,
+        Verdict.BENIGN,
+        "the card needs no recovery any more",
+        source=_TOLD,
+    ),
+    "xid.154.reset": card(
+        "gpu.recovery_action", "the driver asks for a reset of the card", confidence=0.97, source=_TOLD
+    ),
+    "xid.154.reboot": card(
+        "gpu.recovery_action",
+        "the driver asks for a reboot of the node",
+        remedy=Remedy.REBOOT,
+        confidence=0.97,
+        source=_TOLD,
+    ),
+    "xid.154.drain_p2p": card(
+        "gpu.recovery_action",
+        "the driver asks that peer-to-peer traffic of the card ends before it goes on",
+        urgency=Urgency.NEXT_CHECKPOINT,
+        confidence=0.9,
+        source=_TOLD,
+    ),
+    "xid.154.drain_and_reset": card(
+        "gpu.recovery_action",
+        "the driver asks for a reset of the card once its work is drained",
+        urgency=Urgency.NEXT_CHECKPOINT,
+        confidence=0.97,
+        source=_TOLD,
+    ),
+    "xid.154.imex": row(
+        Cause.DEVICE,
+        "gpu.recovery_action",
+        Scope.FABRIC,
+        Verdict.FAULTY,
+        "the driver asks that the memory-sharing domain is recovered",
+        remedy=Remedy.RESTART_SERVICE,
+        urgency=Urgency.NOW,
+        confidence=0.9,
+        source=_TOLD,
+    ),
+}
