@@ -84,7 +84,7 @@ class Agent:
         self._snapshots = Snapshots(
             settings, self._run_dir.socket_path("snapshots.sock"), self._link.report, read_token
         )
-        self._quarantined = Quarantined(settings.state_dir, settings.node)
+        self._quarantined = Quarantined(settings.state_dir, settings.node, settings.agent_dir)
         self._answers = Answers()
         self._generations = Generations()
         self._vitals = Vitals(time.monotonic_ns())

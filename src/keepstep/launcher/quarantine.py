@@ -1,19 +1,24 @@
 """This node's own gate: resources that it refuses to work on, kept on disk. Owns the file; must not lift a hold itself.
 
+What the node's agent holds is refused as well: its files are read whenever work is to start.
+
 The control plane places around a held device as well; this gate is there for the order that comes late or wrong.
 """
 
 import json
 import os
 
+from keepstep.adapters.local.holds import Holds, agent_dir
 from keepstep.core.ids import NodeId, ResourceId, device_resource, node_resource
 
 
 class Quarantined:
     """Survives the launcher. One file per node of a state directory."""
 
-    def __init__(self, state_dir: str, node: NodeId) -> None:
+    def __init__(self, state_dir: str, node: NodeId, agents_dir: str = "") -> None:
+        """``agents_dir``: where the node's agent keeps its files, if not in the state directory."""
         self._node = node
+        self._agents = Holds(agents_dir or agent_dir(state_dir, node))
         self._path = os.path.join(state_dir, "quarantine", f"{node}.json")
         self._held: dict[str, str] = {}
         if os.path.exists(self._path):
@@ -34,6 +39,8 @@ class Quarantined:
         for resource in (node_resource(self._node), *(device_resource(self._node, slot) for slot in slots)):
             if resource in self._held:
                 return f"{resource} is quarantined here: {self._held[resource]}"
+            if (reason := self._agents.reason(resource)) is not None:
+                return f"{resource} is held by the agent of this node: {reason}"
         return ""
 
     def _save(self) -> None:

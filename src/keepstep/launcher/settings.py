@@ -47,6 +47,8 @@ class Settings:
     """It is meant to stand by."""
     quiet: bool = False
     """Ranks write to their log files only."""
+    agent_dir: str = ""
+    """Where the node's agent keeps its files, if not in the state directory."""
 
     @property
     def token(self) -> str:

@@ -15,6 +15,7 @@ from keepstep.launcher.agent import Agent
 from keepstep.launcher.link import ServerRefused
 from keepstep.launcher.process import die_with_parent
 from keepstep.launcher.settings import Settings
+from keepstep.wire import environment
 
 _EXIT_REFUSED = 78
 """EX_CONFIG: the server does not take this launcher."""
@@ -139,6 +140,7 @@ def read_settings(options: argparse.Namespace, environ: Mapping[str, str]) -> Se
         run=options.run,
         spare=options.spare,
         quiet=options.quiet,
+        agent_dir=environ.get(environment.AGENT_DIR, ""),
     )
 
 

@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from keepstep.core.facts import Fact
+from keepstep.core.health.report import HealthReport
 from keepstep.core.ids import JobId, NodeId, Session
 from keepstep.core.intents import Order
 
@@ -81,6 +82,12 @@ class Beat(Struct, frozen=True, kw_only=True, tag=True):
     ranks: tuple[RankVitals, ...]
 
 
+class Health(Struct, frozen=True, kw_only=True, tag=True):
+    """An agent's forecast for its node, with the riskiest parts. Never repeated and never a fact: it is no verdict."""
+
+    report: HealthReport
+
+
 class Command(Struct, frozen=True, kw_only=True, tag=True):
     order: Order
 
@@ -113,7 +120,7 @@ class Reply(Struct, frozen=True, kw_only=True, tag=True):
     error: str = ""
 
 
-Message = Hello | Welcome | Refused | Report | Ack | Beat | Command | Superseded | JobEnded | Query | Reply
+Message = Hello | Welcome | Refused | Report | Ack | Beat | Health | Command | Superseded | JobEnded | Query | Reply
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Message)

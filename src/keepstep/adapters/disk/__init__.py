@@ -1,0 +1,1 @@
+"""Drives, arrays and mounts of this node."""

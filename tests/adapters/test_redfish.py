@@ -1,0 +1,142 @@
+"""The Redfish adapter: cursors of logs, and services that answer badly. Against a service whose answers are written here."""
+
+from collections.abc import Iterator
+
+import pytest
+from tests.adapters.bmcs import PASSWORD, USER, Service, emulator, tree
+from tests.evidence.bmc.judged import log_entry
+
+pytest.importorskip("sushy", reason="the extra redfish is not installed")
+
+from keepstep.adapters.redfish import RedfishBmc
+from keepstep.adapters.redfish.connection import fingerprint_of
+from keepstep.adapters.redfish.walk import newer
+from keepstep.evidence.bmc.bundle import Body
+
+LOG = "/redfish/v1/Systems/1/LogServices/EventLog/Entries"
+OLD = "2024-04-01T10:00:00Z"
+DRIVE = "/redfish/v1/Systems/1/Storage/1/Drives/3"
+
+
+@pytest.fixture
+def service() -> Iterator[Service]:
+    service = Service()
+    tree(service, [log_entry(4, "Power supply 1 failed.", Created=OLD)])
+    yield service
+    service.close()
+
+
+@pytest.fixture
+def bmc(service: Service) -> Iterator[RedfishBmc]:
+    bmc = RedfishBmc(service.url, USER, PASSWORD)
+    yield bmc
+    bmc.close()
+
+
+def signals(reading) -> list[str]:
+    return [seen.signal for seen in reading.observations]
+
+
+def test_old_records_at_the_first_look_are_history(bmc):
+    reading = bmc.look({})
+    assert reading.reachable and reading.health == "OK" and reading.boot == "OSRunning"
+    assert signals(reading) == [] and reading.cursor == {LOG: "4"}
+
+
+def test_a_record_that_is_young_on_the_controllers_clock_is_news_at_the_first_look(service, bmc):
+    service.answers[LOG]["Members"].append(log_entry(5, "Power supply 2 failed.", Created="2024-05-01T10:00:00Z"))
+    assert signals(bmc.look({})) == ["bmc.psu.failed"]
+
+
+def test_only_records_after_the_cursor_are_told(service, bmc):
+    cursor = bmc.look({}).cursor
+    service.answers[LOG]["Members"].append(log_entry(5, "CPU 1 has an internal error (IERR).", Created=OLD))
+    reading = bmc.look(cursor)
+    assert signals(reading) == ["bmc.cpu.ierr"]
+    assert signals(bmc.look(reading.cursor)) == []
+
+
+def test_a_log_that_was_cleared_begins_again(service, bmc):
+    cursor = bmc.look({}).cursor
+    service.answers[LOG]["Members"] = [log_entry(1, "CPU 1 has an internal error (IERR).", Created=OLD)]
+    reading = bmc.look(cursor)
+    assert signals(reading) == ["bmc.cpu.ierr"] and reading.cursor == {LOG: "1"}
+
+
+def test_pages_of_a_log_are_followed(service, bmc):
+    cursor = bmc.look({}).cursor
+    service.answers[LOG]["Members@odata.nextLink"] = f"{LOG}?page=2"
+    service.answers[f"{LOG}?page=2"] = {"Members": [log_entry(6, "Power supply 1 failed.", Created=OLD)]}
+    assert signals(bmc.look(cursor)) == ["bmc.psu.failed"]
+
+
+def test_a_failed_drive_is_told_as_a_state(service, bmc):
+    service.answers[DRIVE]["Status"]["Health"] = "Critical"
+    reading = bmc.look({})
+    assert [(seen.signal, seen.part) for seen in reading.observations] == [("bmc.drive.failed", "disk/3")]
+    assert reading.complete
+
+
+@pytest.mark.parametrize("answer", [500, 503, b"{not json", b"", b"[[[[", [1, 2], "text", None])
+def test_a_part_of_the_tree_that_answers_badly_costs_only_itself(service, bmc, answer):
+    service.answers["/redfish/v1/Chassis/1/Power"] = answer
+    service.answers[DRIVE]["Status"]["Health"] = "Critical"
+    reading = bmc.look({})
+    assert reading.reachable and signals(reading) == ["bmc.drive.failed"]
+
+
+def test_what_gave_no_answer_is_told_as_unread_and_what_is_not_there_is_not(service, bmc):
+    service.answers["/redfish/v1/Chassis/1/Power"] = 500
+    service.answers["/redfish/v1/Systems/1/Storage"] = 404
+    assert bmc.look({}).unread == ("/redfish/v1/Chassis/1/Power",)
+
+
+def test_whole_resources_in_broken_json_are_read(service, bmc):
+    service.answers["/redfish/v1/Chassis/1/Power"] = (
+        b'{"@odata.id": "/redfish/v1/Chassis/1/PowerSupplies/1", "@odata.type": "#PowerSupply.v1_1_0.PowerSupply",'
+        b' "Name": "PSU1", "Status": {"Health": "Critical", "State": "Enabled"}},, {"x": '
+    )
+    assert signals(bmc.look({})) == ["bmc.psu.failed"]
+
+
+def test_parts_are_walked_at_some_looks_only(service, bmc):
+    bmc.look({})
+    service.asked.clear()
+    reading = bmc.look({})
+    assert DRIVE not in service.asked and not reading.complete and reading.power == "on"
+
+
+def test_audit_logs_are_left_alone(service, bmc):
+    path = "/redfish/v1/Systems/1/LogServices/AuditLog"
+    service.answers["/redfish/v1/Systems/1/LogServices"]["Members"].append({"@odata.id": path})
+    service.answers[path] = {
+        "@odata.id": path,
+        "@odata.type": "#LogService.L",
+        "Id": "AuditLog",
+        "Entries": {"@odata.id": f"{path}/Entries"},
+    }
+    bmc.look({})
+    assert f"{path}/Entries" not in service.asked
+
+
+def test_the_certificate_must_have_the_fingerprint(tmp_path):
+    with emulator(tmp_path) as (address, fingerprint):
+        assert RedfishBmc(address, USER, PASSWORD, fingerprint).look({}).reachable
+        assert "fingerprint" in RedfishBmc(address, USER, PASSWORD, "0" * 64).look({}).detail
+        assert "not trusted" in RedfishBmc(address, USER, PASSWORD).look({}).detail
+        assert "password" in RedfishBmc(address, USER, "wrong", fingerprint).look({}).detail
+
+
+def test_a_fingerprint_is_read_in_the_forms_that_people_paste():
+    digits = "ab" * 32
+    pasted = "SHA256 Fingerprint=" + ":".join(["AB"] * 32)
+    assert fingerprint_of(digits) == fingerprint_of(pasted) == fingerprint_of(f"sha256:{digits}") == digits
+    with pytest.raises(ValueError, match="fingerprint"):
+        fingerprint_of("ab:cd")
+
+
+def test_records_without_numbers_are_told_by_their_place():
+    entries = [Body(path=f"/log/{name}", body={"Id": name}) for name in ("first", "second", "third")]
+    fresh, last = newer(entries, "first")
+    assert [body.body["Id"] for body in fresh] == ["second", "third"] and last == "third"
+    assert newer([], "7") == ([], "0") and newer([], None) == ([], None)

@@ -1,0 +1,192 @@
+"""Drives a real agent process: a scripted server on a unix socket that speaks the wire, and a folder for its files."""
+
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import keepstep
+from keepstep.core.facts import SignalSeen
+from keepstep.core.intents import Intent, Order
+from keepstep.wire import messages
+from keepstep.wire.messages import Ack, Beat, Command, Hello, Message, Report, Welcome
+
+DEADLINE_S = 30.0
+"""Generous: the machine may be busy. A test that runs into it fails with what it waited for."""
+TOKEN = "test-token"
+Found = TypeVar("Found")
+
+
+class ScriptedServer:
+    """Accepts one agent after another, and journals reports as a server does: each number of a session once."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.acks = True
+        self.acked: dict[str, int] = {}
+        self.reports: list[Report] = []
+        """As they would stand in the journal."""
+        self.repeated = 0
+        self.beats: list[Beat] = []
+        self.hellos: list[Hello] = []
+        self._news = threading.Condition()
+        self._connection: socket.socket | None = None
+        self._listener: socket.socket | None = None
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        self._path.unlink(missing_ok=True)
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(str(self._path))
+        self._listener.listen(8)
+        self._thread = threading.Thread(target=self._serve, args=(self._listener,), daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """As a server that was killed: the connection breaks, nobody listens."""
+        self._path.unlink(missing_ok=True)
+        if self._listener is not None:
+            self._listener.shutdown(socket.SHUT_RDWR)
+            self._listener.close()
+            self._listener = None
+        connection = self._connection
+        if connection is not None:
+            connection.shutdown(socket.SHUT_RDWR)
+        if self._thread is not None:
+            self._thread.join(DEADLINE_S)
+
+    def _serve(self, listener: socket.socket) -> None:
+        while True:
+            try:
+                connection, _ = listener.accept()
+            except OSError:
+                return
+            with connection:
+                try:
+                    self._converse(connection)
+                except (OSError, EOFError):
+                    pass
+                finally:
+                    self._connection = None
+
+    def _converse(self, connection: socket.socket) -> None:
+        hello = _read(connection)
+        assert isinstance(hello, Hello)
+        assert (hello.token, hello.role) == (TOKEN, "agent")
+        session = str(hello.session)
+        welcome = Welcome(protocol=messages.PROTOCOL, server="scripted", acked=self.acked.get(session, 0))
+        connection.sendall(messages.encode(welcome))
+        self._connection = connection
+        self.hellos.append(hello)
+        while True:
+            message = _read(connection)
+            with self._news:
+                self._keep(session, message)
+                self._news.notify_all()
+            if isinstance(message, Report) and self.acks:
+                connection.sendall(messages.encode(Ack(number=message.number)))
+
+    def _keep(self, session: str, message: Message) -> None:
+        if isinstance(message, Beat):
+            self.beats.append(message)
+        elif isinstance(message, Report) and message.number <= self.acked.get(session, 0):
+            self.repeated += 1
+        elif isinstance(message, Report):
+            self.acked[session] = message.number
+            self.reports.append(message)
+
+    def order(self, number: int, intent: Intent) -> None:
+        assert self._connection is not None, "no agent is connected"
+        self._connection.sendall(messages.encode(Command(order=Order(number=number, intent=intent))))
+
+    def facts(self, kind: type[Found]) -> list[Found]:
+        return [report.fact for report in self.reports if isinstance(report.fact, kind)]
+
+    def wait(self, what: str, found: Callable[[], Found | None]) -> Found:
+        """The first answer of ``found`` that is one, asked again whenever something was heard."""
+        deadline_s = time.monotonic() + DEADLINE_S
+        with self._news:
+            while not (answer := found()):
+                left_s = deadline_s - time.monotonic()
+                if left_s <= 0 or not self._news.wait(left_s):
+                    told = [type(report.fact).__name__ for report in self.reports]
+                    raise AssertionError(f"waited {DEADLINE_S} s in vain for {what}; heard {told}")
+            return answer
+
+    def signal(self, key: str) -> SignalSeen:
+        return self.wait(
+            f"signal {key}", lambda: next((seen for seen in self.facts(SignalSeen) if seen.signal == key), None)
+        )
+
+    def fact(self, kind: type[Found], fits: Callable[[Found], bool] = lambda _: True) -> Found:
+        return self.wait(kind.__name__, lambda: next((one for one in self.facts(kind) if fits(one)), None))
+
+
+def _read(connection: socket.socket) -> Message:
+    size = int.from_bytes(_exactly(connection, 4), "big")
+    return messages.decode(_exactly(connection, size))
+
+
+def _exactly(connection: socket.socket, size: int) -> bytes:
+    data = b""
+    while len(data) < size:
+        piece = connection.recv(size - len(data))
+        if not piece:
+            raise EOFError
+        data += piece
+    return data
+
+
+class Bench:
+    """An agent under test, its server, its kernel log in a file."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.state = folder / "state"
+        self.state.mkdir()
+        (self.state / "token").write_text(TOKEN)
+        self.server = ScriptedServer(folder / "s.sock")
+        self.log = folder / "kern.log"
+        self.log.write_text("")
+        self.process: subprocess.Popen[bytes] | None = None
+        self.output = folder / "agent.out"
+
+    def start(self, config: str = "", sources: str = "kmsg") -> None:
+        """``config`` is text of the configuration file, beside the kernel log's path."""
+        path = self.folder / "agent.toml"
+        path.write_text(f'[source.kmsg]\npath = "{self.log}"\n{config}')
+        command = [
+            sys.executable, "-m", "keepstep.agent", "--config", str(path), "--server", f"unix:{self.folder}/s.sock",
+            "--node", "n0", "--state-dir", str(self.state), "--sources", sources,
+        ]  # fmt: skip
+        with open(self.output, "ab") as out:
+            self.process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=environment(), cwd=self.folder
+            )
+
+    def write(self, *lines: str) -> None:
+        with open(self.log, "a", encoding="utf-8") as file:
+            file.write("".join(f"{line}\n" for line in lines))
+
+    def end(self) -> int:
+        """In good order; returns the exit code."""
+        assert self.process is not None
+        self.process.terminate()
+        return self.process.wait(DEADLINE_S)
+
+    def close(self) -> None:
+        if self.process is not None and self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+        self.server.stop()
+
+
+def environment() -> dict[str, str]:
+    """Nothing of an agent or launcher that these tests run under."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("KEEPSTEP_")}
+    return {**kept, "PYTHONPATH": str(Path(keepstep.__file__).parents[1])}
