@@ -17,6 +17,7 @@ from keepstep.adapters.sqlite.journal import SqliteJournal
 from keepstep.core import facts as f
 from keepstep.core import intents as i
 from keepstep.core.ids import IncidentId, JobId, NodeId, ResourceId, Session
+from keepstep.ports import BmcReading
 from keepstep.server import views
 from keepstep.server.local_orders import LocalOrders, is_local, session_of
 from keepstep.wire import messages as m
@@ -42,7 +43,29 @@ def process():
         one.wait()
 
 
-def carry_out(tmp_path, order, processes):
+class Controller:
+    """Meets ports.Bmc: a controller whose power is switched one look after the order, as hardware does."""
+
+    def __init__(self, power="on", refuses="", obeys=True):
+        self.says, self.refuses, self.obeys, self.orders = [power], refuses, obeys, []
+
+    def power(self):
+        return self.says.pop(0) if len(self.says) > 1 else self.says[0]
+
+    def switch(self, to):
+        self.orders.append(to)
+        if not self.refuses and self.obeys:
+            self.says += ["on", to]
+        return self.refuses
+
+    def look(self, cursor):
+        return BmcReading(reachable=True, power=self.power())
+
+    def close(self):
+        pass
+
+
+def carry_out(tmp_path, order, processes, bmcs=None):
     """Everything observed until the order is answered."""
     seen = []
 
@@ -54,7 +77,7 @@ def carry_out(tmp_path, order, processes):
             if any(isinstance(fact, f.Answered) for fact in facts):
                 answered.set()
 
-        local = LocalOrders(LocalHost(), tmp_path / "repairs.jsonl", processes.get, observe)
+        local = LocalOrders(LocalHost(), tmp_path / "repairs.jsonl", processes.get, observe, bmcs or {})
         local.submit([order])
         await asyncio.wait_for(answered.wait(), 30)
 
@@ -113,6 +136,38 @@ def test_power_off_without_power_control_fails(tmp_path):
     intent = i.PowerOff(job=JobId("j"), node=NodeId("n0"), session=Session("s"), generation=1)
     (answer,) = carry_out(tmp_path, i.Order(number=1, intent=intent), {})
     assert isinstance(answer.outcome, f.Failed)
+
+
+def power_off():
+    intent = i.PowerOff(job=JobId("j"), node=NodeId("n0"), session=Session("s"), generation=4)
+    return i.Order(number=1, intent=intent)
+
+
+def test_power_off_is_proven_only_when_the_controller_says_off(tmp_path):
+    controller = Controller()
+    (answer,) = carry_out(tmp_path, power_off(), {}, {NodeId("n0"): controller})
+    assert answer.outcome == f.Fenced(generation=4, proof="powered_off")
+    assert controller.orders == ["off"]
+
+
+def test_a_controller_that_refuses_is_told_of(tmp_path):
+    (answer,) = carry_out(tmp_path, power_off(), {}, {NodeId("n0"): Controller(refuses="403 Forbidden")})
+    assert answer.outcome == f.Failed(reason="the BMC of n0 refused: 403 Forbidden")
+
+
+def test_a_node_without_power_is_fenced(tmp_path):
+    (answer,) = carry_out(tmp_path, fence(Session("s")), {}, {NodeId("n0"): Controller("off")})
+    assert answer.outcome == f.Fenced(generation=3, proof="powered_off")
+
+
+@pytest.mark.parametrize(("power", "verdict"), [("off", "host_off"), ("on", "no_answer"), ("unknown", "no_answer")])
+def test_the_controller_is_the_second_witness_of_a_node_elsewhere(tmp_path, power, verdict):
+    intent = i.AskWitness(
+        job=JobId("j"), node=NodeId("n0"), session=Session("s"), boot_id="another machine", pid=1, pid_start=1
+    )
+    seen = carry_out(tmp_path, i.Order(number=2, intent=intent), {}, {NodeId("n0"): Controller(power)})
+    words = [fact for fact in seen if isinstance(fact, f.Witnessed)]
+    assert [(word.witness, word.verdict) for word in words] == [("host", "no_answer"), ("bmc", verdict)]
 
 
 def test_which_orders_are_local():

@@ -8,9 +8,10 @@ from keepstep.core import facts as f
 from keepstep.core.ids import JobId, NodeId, Session
 from keepstep.core.intents import Launch
 from keepstep.core.policy import Policy
+from keepstep.server.desk import Desk
 from keepstep.server.history import replay
 from keepstep.server.loop import ControlLoop, Received
-from keepstep.server.queries import Desk, answer
+from keepstep.server.queries import answer
 
 S = Session("s")
 SPEC = f.JobSpec(argv=("train.py",), nproc_per_node=1, elasticity=f.Elasticity(min_nodes=1, max_nodes=1))

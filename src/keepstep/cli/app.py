@@ -8,16 +8,25 @@ from typing import Any
 
 import typer
 
+from keepstep.cli.agent import agent
 from keepstep.cli.checkpoint import checkpoint
 from keepstep.cli.control import approve, deny, hold, stop, unhold
+from keepstep.cli.faults import fault, faults, nodes
+from keepstep.cli.health import health
 from keepstep.cli.incidents import incident, incidents
-from keepstep.cli.jobs import jobs, resources
+from keepstep.cli.jobs import jobs, ranks, resources
 from keepstep.cli.journal import journal
+from keepstep.cli.precision import precision
 from keepstep.cli.report import report
 from keepstep.cli.run import run
 from keepstep.cli.server import server
 
-LATE = {"demo": "keepstep.cli.demo:demo", "sim": "keepstep.cli.sim:sim"}
+LATE = {
+    "catalog": "keepstep.cli.catalog:catalog",
+    "demo": "keepstep.cli.demo:demo",
+    "diagnose": "keepstep.cli.diagnose:diagnose",
+    "sim": "keepstep.cli.sim:sim",
+}
 """Commands whose modules are imported only when they are asked for, or listed."""
 
 app = typer.Typer(
@@ -29,11 +38,18 @@ app = typer.Typer(
 )
 app.command("run", context_settings={"allow_interspersed_args": False})(run)
 app.command("server")(server)
+app.command("agent")(agent)
 app.command("jobs")(jobs)
+app.command("ranks")(ranks)
 app.command("resources")(resources)
 app.command("incidents")(incidents)
+app.command("faults")(faults)
+app.add_typer(fault, name="fault")
+app.command("nodes")(nodes)
+app.command("health")(health)
 app.add_typer(incident, name="incident")
 app.command("report")(report)
+app.command("precision")(precision)
 app.add_typer(checkpoint, name="checkpoint")
 app.add_typer(journal, name="journal")
 app.command("stop")(stop)

@@ -100,6 +100,8 @@ def _attempt(number: int, of: int, attempt: "AttemptView") -> list["RenderableTy
     lines: list[str] = []
     if attempt.cause:
         lines.append(f"cause: {attempt.cause} ({attempt.confidence:.0%} sure): {attempt.summary}")
+    if attempt.fault:
+        lines.append(f"fault: {attempt.fault} (keepstep fault show {attempt.fault})")
     if attempt.resources:
         lines.append(f"resource: {', '.join(attempt.resources)}")
     if attempt.lost_nodes:

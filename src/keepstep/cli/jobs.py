@@ -1,4 +1,8 @@
-"""``keepstep jobs`` and ``keepstep resources``: what there is. Owns two tables."""
+"""``keepstep jobs``, ``ranks`` and ``resources``: what there is. Owns their tables."""
+
+from typing import Annotated
+
+import typer
 
 from keepstep.cli.terminal import JsonOption, StateDirOption, moment, print_json, step
 
@@ -29,6 +33,9 @@ def jobs(state_dir: StateDirOption = None, json: JsonOption = False) -> None:
             " ".join(job.argv),
         )
     show(made, "no job yet")
+    for job in found.jobs:
+        if job.slower:
+            typer.echo(f"{job.id} is slower: {job.slower}")
 
 
 def resources(state_dir: StateDirOption = None, json: JsonOption = False) -> None:
@@ -52,3 +59,29 @@ def resources(state_dir: StateDirOption = None, json: JsonOption = False) -> Non
             item.incident or "–",
         )
     show(made, "no node has joined yet")
+
+
+def ranks(
+    job: Annotated[str, typer.Argument(metavar="JOB", help="As `keepstep jobs` lists it.", show_default=False)],
+    state_dir: StateDirOption = None,
+    json: JsonOption = False,
+) -> None:
+    """List the ranks of a job: process, node, card by every name, rack and switch, open faults there."""
+    from keepstep.cli.reading import ask
+    from keepstep.cli.tables import show, table
+    from keepstep.server.whereabouts import Whereabouts
+
+    found = ask(state_dir, "ranks", Whereabouts, job=job)
+    if json:
+        print_json(found)
+        return
+    made = table(
+        "rank", "pid", "device", "serial", "also called", "shares", "faults", flexible=("also called", "shares")
+    )
+    for one in found.ranks:
+        shares = ", ".join(f"{kind} {name}" for kind, name in one.domains.items())
+        names, faults = ", ".join(one.names), ", ".join(one.faults)
+        made.add_row(
+            str(one.rank), str(one.pid or "–"), one.device, one.serial, names or "–", shares or "–", faults or "–"
+        )
+    show(made, f"no rank of {job} is placed now")

@@ -38,8 +38,9 @@ def ask(state_dir: str | None, what: str, kind: type[Answer], **args: Any) -> An
 def _from_journal(state: "StateDir", what: str, kind: type[Answer], args: dict[str, Any]) -> Answer:
     from keepstep.adapters.memory.chain import JournalCorrupt, JournalSchemaNewer, JournalUnavailable
     from keepstep.adapters.sqlite.journal import SqliteJournal
+    from keepstep.server.desk import Desk, UnknownSubject
     from keepstep.server.history import replay
-    from keepstep.server.queries import Desk, UnknownSubject, answer
+    from keepstep.server.queries import answer
 
     try:
         journal = SqliteJournal(state.journal, read_only=True)

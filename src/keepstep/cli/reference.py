@@ -14,8 +14,9 @@ from keepstep.cli.app import LATE, add_late, app
 HEAD = """# Command line
 
 Written by `python -m keepstep.cli.reference`; do not edit. Where a server of the state directory runs, commands ask it;
-else they read the journal. Exit codes: 0 well, 1 could not, 2 wrong input; `keepstep run` ends with the job's own, and
-`keepstep checkpoint` also has 3 for a key that is missing, stale or wrong, and 4 for a store that fails.
+else they read the journal. Exit codes: 0 well, 1 could not, 2 wrong input; `keepstep run` ends with the job's own,
+`keepstep diagnose` with 3 where it found an incident, and `keepstep checkpoint` also has 3 for a key that is missing, stale or
+wrong, and 4 for a store that fails.
 """
 
 

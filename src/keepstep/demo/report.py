@@ -18,7 +18,8 @@ from keepstep.demo.losses import Final, Loss, redone
 from keepstep.demo.reference import Reference
 from keepstep.demo.stages import COLOURS, DIAGNOSING, NOTE, STAGES, segments
 from keepstep.demo.watch import Watch
-from keepstep.server.queries import Desk, incident
+from keepstep.server.desk import Desk
+from keepstep.server.queries import incident
 
 BAR_COLUMNS = 46
 CURVE_COLUMNS, CURVE_ROWS = 72, 12

@@ -6,11 +6,12 @@ decisions are made from.
 
 from dataclasses import dataclass, field
 
-from keepstep.core.decision import Decision, Entry, Open
+from keepstep.core.decision import Decision, Entry, JoinFault, Open, OpenFault
 from keepstep.core.engine import replay as core_replay
 from keepstep.core.facts import Answered, Failed, NodeJoined, Outcome
 from keepstep.core.ids import IncidentId, JobId, NodeId, Session
 from keepstep.core.intents import Intent
+from keepstep.core.preemptions import Ledger
 from keepstep.core.world import World
 from keepstep.ports import Journal
 
@@ -51,10 +52,12 @@ class History:
     """Launcher sessions of a node, oldest first; only the last one may speak for it."""
     processes: dict[Session, tuple[str, int, int]] = field(default_factory=dict)
     """Launcher session -> (boot id, pid, start time of the process)."""
+    ledger: Ledger = field(default_factory=Ledger)
     last_s: float = 0.0
 
     def note(self, entry: Entry) -> None:
         self.last_s = max(self.last_s, entry.at_s)
+        self.ledger.note(entry.seq, entry.at_s, entry.record)
         match entry.record:
             case Decision():
                 self._note_decision(entry, entry.record)
@@ -75,7 +78,11 @@ class History:
         for number, intent in zip(numbers, decision.intents, strict=True):
             self.orders[number] = OrderRecord(number, intent, entry.at_s)
         step = Step(entry.seq, entry.at_s, decision.stage, decision.reason, tuple(numbers))
-        subjects = {decision.subject: None} | {c.incident: None for c in decision.changes if isinstance(c, Open)}
+        subjects = {decision.subject: None} | {
+            c.incident if isinstance(c, Open) else c.fault: None
+            for c in decision.changes
+            if isinstance(c, Open | OpenFault | JoinFault)
+        }
         for subject in subjects:
             self.steps.setdefault(subject, []).append(step)
 

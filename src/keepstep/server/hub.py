@@ -19,15 +19,17 @@ from keepstep.core.job import TERMINAL
 from keepstep.core.vitals import RankSample
 from keepstep.ports import Clock, Engine
 from keepstep.server.connection import Connection
+from keepstep.server.desk import Desk, UnknownSubject
 from keepstep.server.local_orders import is_local, session_of
 from keepstep.server.loop import ControlLoop, Received
-from keepstep.server.queries import Desk, UnknownSubject, answer
+from keepstep.server.queries import answer
 from keepstep.server.views import Leaving
 from keepstep.wire.messages import (
     PROTOCOL,
     Ack,
     Beat,
     Command,
+    Health,
     Hello,
     JobEnded,
     Message,
@@ -42,7 +44,7 @@ from keepstep.wire.messages import (
 log = logging.getLogger("keepstep.server")
 
 JOURNAL_RETRY_S = 0.5
-ROLES = ("launcher", "front", "tool")
+ROLES = ("launcher", "agent", "front", "tool")
 
 
 class Hub:
@@ -98,6 +100,8 @@ class Hub:
             return Refused(reason=f"unknown role {hello.role!r}; known: {', '.join(ROLES)}")
         if hello.role == "launcher" and None in (hello.job, hello.node, hello.session):
             return Refused(reason="a launcher's Hello names its job, node and session")
+        if hello.role == "agent" and None in (hello.node, hello.session):
+            return Refused(reason="an agent's Hello names its node and session")
         self._connections[connection] = None
         self.last_client_s = self._clock.now_s()
         if hello.session is not None:
@@ -120,6 +124,9 @@ class Hub:
             for order in self._loop.open_orders():
                 if not is_local(order) and session_of(order) == hello.session:
                     connection.send(Command(order=order))
+        if hello.role == "agent":
+            assert hello.node is not None and hello.session is not None
+            self._loop.vitals.agent_connected(hello.node, hello.session, self._clock.now_s())
         if job is not None and job.state in TERMINAL and (not hello.run or hello.run in job.runs):
             self._tell_end(job.id, [connection])
 
@@ -129,6 +136,8 @@ class Hub:
                 self._report(connection, message)
             case Beat():
                 self._beat(connection, message)
+            case Health() if connection.hello is not None and connection.hello.node is not None:
+                self._loop.vitals.health[connection.hello.node] = message.report
             case Query():
                 connection.send(self._answer(message))
             case _:
@@ -142,6 +151,8 @@ class Hub:
         if hello is None or hello.session is None or self._sessions.get(hello.session) is not connection:
             return
         del self._sessions[hello.session]
+        if hello.role == "agent" and hello.node is not None:
+            self._loop.vitals.agent_disconnected(hello.node, hello.session)
         if hello.role == "launcher" and hello.job is not None and hello.node is not None:
             job = self._loop.books.world.jobs.get(hello.job)
             launcher = job.launchers.get(hello.node) if job else None
@@ -163,6 +174,9 @@ class Hub:
 
     def _beat(self, connection: Connection, beat: Beat) -> None:
         hello = connection.hello
+        if hello is not None and hello.role == "agent" and hello.node is not None and hello.session is not None:
+            self._loop.vitals.agent_heard(hello.node, hello.session, self._clock.now_s())
+            return
         if hello is None or hello.role != "launcher" or hello.job is None or hello.node is None:
             return
         vitals = self._loop.vitals

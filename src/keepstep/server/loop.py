@@ -88,6 +88,9 @@ class ControlLoop:
             for launcher in self.books.world.jobs[job].launchers.values():
                 if not (launcher.left or launcher.gone):
                     self.vitals.connected(job, launcher.node, launcher.session, now_s)
+        for agent in self.books.world.agents.values():
+            self.vitals.agent_connected(agent.node, agent.session, now_s)
+            self.vitals.agents[agent.node].reported_silent = agent.silent_since_s is not None
 
     def acked(self, session: Session) -> int:
         """Highest report number of the session that is in the journal."""

@@ -11,43 +11,14 @@ from typing import Any
 
 from msgspec import Struct
 
-from keepstep.core.ids import IncidentId, JobId, NodeId
+from keepstep.core.ids import JobId, NodeId
 from keepstep.core.incident import Attempt, Incident, IncidentState
 from keepstep.core.job import Job, Launcher
-from keepstep.core.vitals import JobVitals, RankSample, Vitals, common_step, mean_loss
-from keepstep.core.world import World
-from keepstep.server import views
-from keepstep.server.history import History, OrderRecord, Step
+from keepstep.core.vitals import JobVitals, RankSample, common_step, mean_loss
+from keepstep.server import fault_queries, health_queries, precision, views
+from keepstep.server.desk import Desk, action_view
 from keepstep.server.reports import report
-
-
-class UnknownSubject(LookupError):
-    """The question names a job, an incident or a resource that does not exist."""
-
-
-class Desk:
-    """Everything that a question may look at."""
-
-    def __init__(self, world: World, history: History, vitals: Vitals | None, now_s: float) -> None:
-        self.world = world
-        self.history = history
-        self.vitals = vitals
-        self.now_s = now_s
-
-    def job(self, name: str) -> Job:
-        try:
-            return self.world.jobs[JobId(name)]
-        except KeyError:
-            known = ", ".join(list(self.world.jobs)[-5:]) or "none"
-            raise UnknownSubject(f"there is no job {name!r}; the newest are: {known}") from None
-
-    def incident(self, name: str) -> Incident:
-        try:
-            return self.world.incidents[IncidentId(name)]
-        except KeyError:
-            known = ", ".join(list(self.world.incidents)[-5:]) or "none"
-            raise UnknownSubject(f"there is no incident {name!r}; the newest are: {known}") from None
-
+from keepstep.server.whereabouts import whereabouts
 
 # ---- jobs
 
@@ -75,7 +46,17 @@ def _job_view(desk: Desk, job: Job) -> views.JobView:
         exit_code=job.exit_code,
         message=job.message,
         argv=job.spec.argv,
+        slower=_slower(job),
     )
+
+
+def _slower(job: Job) -> str:
+    word = job.slower
+    if word is None or word.generation != job.generation:
+        return ""
+    who = f"ranks {', '.join(map(str, word.ranks))}" if word.ranks else "all ranks"
+    whom = "the other ranks" if word.against == "peers" else "before"
+    return f"{who}: {word.ratio:.2f} x the step time of {whom}, since about step {word.step}"
 
 
 def _vitals_of(desk: Desk, job: Job) -> JobVitals | None:
@@ -165,7 +146,7 @@ def incident(desk: Desk, id: str) -> views.IncidentReport:
     return views.IncidentReport(
         incident=_incident_line(found),
         attempts=tuple(map(_attempt_view, found.attempts)),
-        actions=tuple(_action_view(desk, found, step) for step in steps),
+        actions=tuple(action_view(desk, found.opened_s, step) for step in steps),
         stages=tuple(views.StageTime(stage=stage, seconds=seconds) for stage, seconds in stages.items()),
         verified_step=found.progress[-1][0] if found.progress else -1,
     )
@@ -193,27 +174,7 @@ def _attempt_view(attempt: Attempt) -> views.AttemptView:
         rejected=tuple(attempt.rejected),
         warm_nodes=sum(attempt.launched.values()),
         cold_nodes=len(attempt.launched) - sum(attempt.launched.values()),
-    )
-
-
-def _action_view(desk: Desk, incident: Incident, step: Step) -> views.ActionView:
-    return views.ActionView(
-        entry=step.entry,
-        after_s=step.at_s - incident.opened_s,
-        stage=step.stage,
-        reason=step.reason,
-        orders=tuple(_order_view(desk.history.orders[number]) for number in step.orders),
-    )
-
-
-def _order_view(order: OrderRecord) -> views.OrderView:
-    answered = order.answered_s is not None
-    return views.OrderView(
-        number=order.number,
-        kind=type(order.intent).__name__,
-        node=getattr(order.intent, "node", ""),
-        answer=(order.failed or type(order.outcome).__name__) if answered else "",
-        took_s=order.answered_s - order.decided_s if order.answered_s is not None else None,
+        fault=diagnosis.fault or "" if diagnosis else "",
     )
 
 
@@ -307,6 +268,12 @@ QUESTIONS: dict[str, Callable[..., Struct]] = {
     "resources": resources,
     "report": report_of,
     "live": live,
+    "faults": fault_queries.faults,
+    "fault": fault_queries.fault,
+    "nodes": fault_queries.nodes,
+    "precision": precision.precision,
+    "health": health_queries.health,
+    "ranks": whereabouts,
 }
 
 

@@ -55,6 +55,16 @@ class StateDir:
     def repairs(self) -> Path:
         return self.path / "repairs.jsonl"
 
+    @property
+    def catalog(self) -> Path:
+        """The site's own rows of the catalogue, where there are any."""
+        return self.path / "catalog.toml"
+
+    @property
+    def bmcs(self) -> Path:
+        """Where the BMCs are, where any are known."""
+        return self.path / "bmc.toml"
+
     def create(self) -> None:
         """Make the directory, private to its owner. Raises ValueError where that is impossible."""
         try:

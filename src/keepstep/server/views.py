@@ -26,6 +26,8 @@ class JobView(Struct, frozen=True, kw_only=True):
     exit_code: int | None
     message: str
     argv: tuple[str, ...]
+    slower: str = ""
+    """Where its steps take longer than they should: which ranks, how much, against whom."""
 
 
 class Jobs(Struct, frozen=True, kw_only=True):
@@ -91,6 +93,8 @@ class AttemptView(Struct, frozen=True, kw_only=True):
     """States that did not verify and were passed over."""
     warm_nodes: int
     cold_nodes: int
+    fault: str = ""
+    """The root cause on a resource or a domain that it goes back to, see ``keepstep faults``."""
 
 
 class OrderView(Struct, frozen=True, kw_only=True):

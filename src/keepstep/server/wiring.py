@@ -8,6 +8,7 @@ import secrets
 import signal
 import sys
 import time
+import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,14 +17,20 @@ from keepstep import __version__
 from keepstep.adapters.local import LocalHost
 from keepstep.adapters.memory.chain import JournalCorrupt, JournalSchemaNewer, JournalUnavailable
 from keepstep.adapters.sqlite.journal import SqliteJournal
+from keepstep.core.catalog import CATALOG, Catalog
+from keepstep.core.catalog.override import override
+from keepstep.core.ids import NodeId
 from keepstep.core.policy import Policy
+from keepstep.ports import Bmc
 from keepstep.server.address import Address, parse_address
+from keepstep.server.bmc_file import open_bmc, read_bmc_file
 from keepstep.server.clock import ServerClock
 from keepstep.server.connection import Connection
 from keepstep.server.history import replay
 from keepstep.server.hub import Hub
 from keepstep.server.local_orders import LocalOrders
 from keepstep.server.loop import ControlLoop
+from keepstep.server.out_of_band import OutOfBand
 from keepstep.server.state_dir import ServerLock, StateDir, StateDirInUse, default_state_dir
 
 log = logging.getLogger("keepstep.server")
@@ -94,25 +101,46 @@ async def _serve(config: ServerConfig, journal: SqliteJournal) -> int:
         loop.add_signal_handler(number, _end, done, 0)
     books = replay(journal)
     clock = ServerClock(not_before_s=books.history.last_s)
-    control = ControlLoop(journal, books, Policy(), clock)
+    policy = Policy(catalog=_catalog(config.state))
+    control = ControlLoop(journal, books, policy, clock)
     identity = f"{os.getpid()}-{secrets.token_hex(4)}"
     control.start(identity, __version__)
     hub = Hub(control, config.state.token(), identity, clock)
-    local = LocalOrders(LocalHost(), config.state.repairs, books.history.processes.get, hub.observe)
+    bmcs = _bmcs(config.state)
+    local = LocalOrders(LocalHost(), config.state.repairs, books.history.processes.get, hub.observe, bmcs)
+    out_of_band = OutOfBand(bmcs, hub.observe, catalog=policy.catalog)
     server, address = await _listen(config, hub)
     hub.run(local)
+    out_of_band.start()
     config.state.publish_address(address)
     log.info("server %s of %s listens on %s", identity, config.state.path, address)
     if config.exit_when_idle_s is not None:
         hub.on_leave = lambda: _end(done, 0)
         _leave_when_idle(hub, clock, config.exit_when_idle_s, done)
     code = await done
+    await out_of_band.stop()
     hub.stop()
     server.close()
     if address.startswith("unix:"):
         Path(address.removeprefix("unix:")).unlink(missing_ok=True)
     log.info("server %s ends with code %d", identity, code)
     return code
+
+
+def _bmcs(state: StateDir) -> dict[NodeId, Bmc]:
+    """The management controllers that the site names. Raises ValueError that says what is wrong with which."""
+    return {node: open_bmc(state.bmcs, node, entry) for node, entry in read_bmc_file(state.bmcs).items()}
+
+
+def _catalog(state: StateDir) -> Catalog:
+    """The built-in catalogue, with the site's own rows where there are any. Raises ValueError that says what is wrong."""
+    path = state.catalog
+    if not path.exists():
+        return CATALOG
+    try:
+        return override(CATALOG, tomllib.loads(path.read_text(encoding="utf-8")), path.name)
+    except tomllib.TOMLDecodeError as error:
+        raise ValueError(f"{path}: {error}; `keepstep catalog check` says the same of a file") from None
 
 
 async def _listen(config: ServerConfig, hub: Hub) -> tuple[asyncio.Server, str]:
