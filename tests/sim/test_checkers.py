@@ -18,7 +18,7 @@ NODE = NodeId("n00000")
 def simulation() -> Simulation:
     """A fleet in which a job runs and nothing has happened yet."""
     simulation = Simulation("single", 1)
-    simulation._build()
+    simulation.build()
     simulation.server.start()
     while simulation.fleet.timeline.step(60.0):
         pass

@@ -106,7 +106,8 @@ class Checkers:
     def folded(self, fact: f.Fact, policy: Policy, now_s: float) -> None:
         """A fact has reached the journal: from here on the engine knows."""
         match fact:
-            case f.SignalSeen(resource=resource, signal=signal):
+            case f.SignalSeen(resource=resource, signal=signal, source=""):
+                # Of an agent the rules of combination decide: what ``fault_checkers`` looks at.
                 machine = self._fleet.machines[node_of(resource)]
                 row = CATALOG.row(signal)
                 stale = bool(fact.boot_id) and fact.boot_id != machine.boot_id
@@ -142,8 +143,11 @@ class Checkers:
             match change:
                 case d.MoveResource(to=to) if to.value == "quarantined":
                     self._isolated(decision, world, policy)
-                case d.Dismiss(queue="signals") if self._recent_isolations(policy) >= breaker_limit(world, policy):
+                case d.Assess() if self._recent_isolations(policy) >= breaker_limit(world, policy):
                     # No hold without a person: the breaker is open, by our own count.
+                    self._condemned.pop(ResourceId(decision.subject), None)
+                case d.JoinFault(fault=fault) if world.faults[fault].node is None:
+                    # A fault of what it shares with others: holding the members one by one cures nothing.
                     self._condemned.pop(ResourceId(decision.subject), None)
                 case d.DropHold(source=source) if not source.startswith("keepstep:"):
                     self._fail("7 a person's hold", f"the engine lifts the hold of {source}")

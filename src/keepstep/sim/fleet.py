@@ -5,6 +5,7 @@ Owns what really happens and who would see it. It does not know what the engine 
 
 from collections.abc import Callable
 from random import Random
+from typing import TYPE_CHECKING
 
 from keepstep.core.facts import CheckpointCommitted, CheckpointFailed, ErrorRecord, RankExited
 from keepstep.core.ids import JobId, NodeId, Session
@@ -17,6 +18,9 @@ from keepstep.sim.network import Network
 from keepstep.sim.probes import Probes
 from keepstep.sim.scenario import Fleet
 from keepstep.sim.training import Run, SimJob, SimRank, draw_lag
+
+if TYPE_CHECKING:
+    from keepstep.sim.agent import SimAgent
 
 VICTIM = ErrorRecord(kind="RuntimeError", message="connection reset by peer", signature="victim", victim=True)
 _JOIN_S = (0.05, 3.0)
@@ -34,6 +38,10 @@ class FleetState:
         self.jobs: dict[JobId, SimJob] = {}
         self.launchers: dict[tuple[JobId, NodeId], SimLauncher] = {}
         """The newest launcher of each job and node."""
+        self.agents: dict[Session, SimAgent] = {}
+        """Agents by the session of their present life; none where the scenario has no hardware of its own."""
+        self.on_power: list[Callable[[Machine], None]] = []
+        """Told after a machine has lost its power or has booted."""
         self.stores_used: dict[str, tuple[JobId, int]] = {}
         self.unreadable: dict[tuple[JobId, str], None] = {}
         """States that some reader could not read, although they may be sound."""
@@ -135,6 +143,8 @@ class FleetState:
                 self.rank_gone(rank)
         machine.power_off()
         self.memory_hurt_s = self.now_s
+        for notice in self.on_power:
+            notice(machine)
         if reboot:
             self.timeline.after(self.rng.uniform(*_BOOT_S), lambda: self.machine_on(machine))
 
@@ -143,6 +153,8 @@ class FleetState:
         if machine.on:
             return
         machine.power_on()
+        for notice in self.on_power:
+            notice(machine)
         for job in self.jobs.values():
             known = self.launchers.get((job.id, machine.node))
             if known is not None and not job.ended:

@@ -65,6 +65,10 @@ class Machine:
     memory: dict[JobId, list[Snapshot]] = field(default_factory=dict)
     gate_runs: list[GateRun] = field(default_factory=list)
 
+    @classmethod
+    def fresh(cls, node: NodeId, rack: str, slots: int) -> "Machine":
+        return cls(node, rack, {slot: SimDevice(slot, f"{node}-d{slot}") for slot in range(slots)})
+
     @property
     def boot_id(self) -> str:
         return f"{self.node}-boot{self.boots}"

@@ -12,6 +12,7 @@ import msgspec
 
 from keepstep.core import (
     apply,
+    assess,
     budget,
     engine,
     fold,
@@ -27,6 +28,7 @@ from keepstep.core import decision as d
 from keepstep.core import facts as f
 from keepstep.core import suspects as s
 from keepstep.core.apply import mark_fenced
+from keepstep.core.catalog.row import Verdict as ResourceVerdict
 from keepstep.core.ids import NodeId
 from keepstep.core.incident import Incident, IncidentState
 from keepstep.core.intents import Fence, PowerOff, VerifyCheckpoint
@@ -109,22 +111,22 @@ def _no_holds() -> list[Patch]:
     def dismiss(world: World, policy: Policy, now_s: float) -> d.Decision | None:
         if not world.signals:
             return None
-        done = d.Dismiss(entry=world.signals[0].entry, queue="signals")
+        done = d.Assess(entry=world.signals[0].entry, verdict=ResourceVerdict.BENIGN)
         return d.Decision(stage="isolate", subject="signals", reason="never mind", changes=(done,))
 
-    return [(engine, "hold_signalled", dismiss), (isolate, "_hold_named", lambda *_: None)]
+    return [(engine, "assess", dismiss), (isolate, "_hold_named", lambda *_: None)]
 
 
 def _forget_signals() -> list[Patch]:
-    true = isolate.hold_signalled
+    true = assess.assess
 
     def hold(world: World, policy: Policy, now_s: float) -> d.Decision | None:
         if world.signals and world.open_incidents:
-            done = d.Dismiss(entry=world.signals[0].entry, queue="signals")
+            done = d.Assess(entry=world.signals[0].entry, verdict=ResourceVerdict.BENIGN)
             return d.Decision(stage="isolate", subject="signals", reason="busy", changes=(done,))
         return true(world, policy, now_s)
 
-    return [(engine, "hold_signalled", hold)]
+    return [(engine, "assess", hold)]
 
 
 def _restore_without_verify() -> list[Patch]:

@@ -16,7 +16,7 @@ from keepstep.sim.checkers import CheckFailed
 from keepstep.sim.clock import Timeline, stream
 from keepstep.sim.faults import FAULTS, Faults
 from keepstep.sim.fleet import FleetState
-from keepstep.sim.machine import Machine, SimDevice
+from keepstep.sim.machine import Machine
 from keepstep.sim.network import Network
 from keepstep.sim.scenario import Scenario, draw, draw_int, load, policy_of
 from keepstep.sim.server import SimServer
@@ -89,7 +89,7 @@ class Simulation:
         drawn = {name: weight for name, weight in self.scenario.faults.items() if self._options.random() >= drop}
         return drawn or dict(self.scenario.faults)
 
-    def _build(self) -> None:
+    def build(self) -> None:
         options = self.scenario.fleet
         rng, count = self._options, 0
         for index in range(draw_int(rng, options.jobs)):
@@ -105,8 +105,7 @@ class Simulation:
 
     def _machine(self, index: int, slots: int) -> Machine:
         node = NodeId(f"n{index:05d}")
-        devices = {slot: SimDevice(slot, f"{node}-d{slot}") for slot in range(slots)}
-        machine = Machine(node, f"rack{index // _RACK}", devices)
+        machine = Machine.fresh(node, f"rack{index // _RACK}", slots)
         self.fleet.machines[node] = machine
         return machine
 
@@ -141,7 +140,8 @@ class Simulation:
     def _failure(self) -> Failure | None:
         failure: Failure | None = None
         try:
-            self._safety()
+            self.build()
+            self.safety()
             self._liveness()
             self.fleet.checkers.ended(self.server.world)
             self.fleet.checkers.disk_kept()
@@ -175,8 +175,8 @@ class Simulation:
             trace=tuple(self._trace if self._keep_all else self._trace[-_TRACE:]),
         )
 
-    def _safety(self) -> None:
-        self._build()
+    def safety(self) -> None:
+        """Faults arrive until the time for them is over."""
         self.server.start()
         until_s = draw(self._options, self.scenario.safety_s)
         every_s = draw(self._options, self.scenario.fault_every_s)

@@ -52,6 +52,38 @@ class Fleet(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Until a person answers a page."""
 
 
+class Rate(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How often something happens, and who says so."""
+
+    per_node_year: float
+    source: str
+
+
+class Hardware(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What fails for real, what only looks like it, and how both are told. Names are those of sim.signals."""
+
+    rack_nodes: int = 8
+    switch_racks: int = 4
+    feed_racks: int = 2
+    """Racks on one power feed."""
+    canary_nodes: int = 16
+    """Nodes that share a driver version of their own; the rest have the fleet's."""
+    canaries: int = 4
+    agent_delay_s: Range = (0.1, 5.0)
+    """From what happens on a node to its arrival at the server."""
+    bmc_delay_s: Range = (1.0, 20.0)
+    """A look at a BMC comes round in this time."""
+    late_share: float = 0.01
+    """Of signals that were spooled and come late, out of order."""
+    late_s: Range = (30.0, 1800.0)
+    dead_agents: float = 0.01
+    """Share of nodes whose agent is not there."""
+    repair_s: Range = (7200.0, 172_800.0)
+    """Until a repair order has put another machine in place."""
+    faults: dict[str, Rate] = field(default_factory=dict)
+    noise: dict[str, Rate] = field(default_factory=dict)
+
+
 class Scenario(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One file of ``scenarios/``."""
 
@@ -72,6 +104,8 @@ class Scenario(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     only_silence: bool = False
     """Nothing that happens is a reason to touch a job: any restart is a violation."""
     one_incident_per_fault: bool = False
+    hardware: Hardware | None = None
+    """Agents that watch hardware, with true faults and noise; none where it is left out."""
     fleet: Fleet = Fleet()
     network: Network = Network()
     policy: dict[str, dict[str, float | bool]] = field(default_factory=dict)

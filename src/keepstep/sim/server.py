@@ -58,6 +58,7 @@ class SimServer:
         self._sessions: dict[tuple[JobId, NodeId], list[Session]] = {}
         self.on_decision: list[Callable[[Decision], None]] = []
         self.on_down: list[Callable[[], None]] = []
+        self.on_fact: list[Callable[[f.Fact], None]] = []
 
     # ---- life and death
 
@@ -87,6 +88,8 @@ class SimServer:
             order = Order(number=pending.number, intent=pending.intent)
             if not is_for_launcher(order.intent):
                 self.witness.submit(order)
+            elif getattr(order.intent, "session", None) in self._fleet.agents:
+                self._send(order)
         self._wake()
 
     def _watch_silent(self) -> None:
@@ -163,6 +166,7 @@ class SimServer:
         """Implicit beats: a launcher fell silent without its connection breaking."""
         if self.up and not self._fleet.options.explicit_beats:
             self._watch(launcher.job.id, launcher.node, launcher.session)
+            self._wake()  # its lease is counted from here, however rarely the clock is looked at
 
     def _watch(self, job: JobId, node: NodeId, session: Session) -> None:
         self.vitals.nodes.setdefault((job, node), NodeVitals(job=job, node=node, session=session, heard_s=self.now_s))
@@ -219,6 +223,8 @@ class SimServer:
         timer = self._timer
         pause_s = min(self.tick_cap_s, _TICK_FIRST_S * 1.6 ** min(self._quiet, 40))
         self._quiet += 1
+        if self.world.deferred:
+            pause_s = min(pause_s, max(0.0, self.world.deferred[0][0] - self.now_s))
         self._fleet.timeline.after(pause_s, lambda: self._work(self.life) if timer == self._timer else None)
 
     def _take(self) -> None:
@@ -259,6 +265,8 @@ class SimServer:
         self.journal.append(self.now_s, records, origin)
         for fact in facts:
             self._note(fact)
+            for notice in self.on_fact:
+                notice(fact)
             fold(self.world, fact, self.now_s)
 
     def _note(self, fact: f.Fact) -> None:
@@ -320,7 +328,7 @@ class SimServer:
                 excuse(self.vitals, self.world.incidents[change.incident].job, self._policy.hang)
         for order in orders:
             if is_for_launcher(order.intent):
-                self._fleet.network.send(order.intent.session, order)  # type: ignore[union-attr]
+                self._send(order)
             else:
                 self.witness.submit(order)
         for job_id, truth in self._fleet.jobs.items():
@@ -328,6 +336,14 @@ class SimServer:
                 truth.ended = True
                 self.vitals.forget(job_id)
                 self._tell_end(job_id)
+
+    def _send(self, order: Order) -> None:
+        session: Session = order.intent.session  # type: ignore[union-attr]
+        agent = self._fleet.agents.get(session)
+        if agent is not None:
+            agent.take(order)
+        else:
+            self._fleet.network.send(session, order)
 
     def _tell_end(self, job: JobId) -> None:
         for (owner, _), launcher in self._fleet.launchers.items():
