@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 SEEDS ?= 2000
 
-.PHONY: help setup workshop services demo test lint unit integration sim crash soak bench bench-checkpoint bench-recovery bench-snapshot bench-overhead docs clean
+.PHONY: help setup workshop services demo test lint unit integration sim crash soak bench bench-checkpoint bench-recovery bench-snapshot bench-overhead bench-diagnosis bench-health docs clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -75,8 +75,15 @@ bench-snapshot: workshop  ## what a snapshot costs the training loop, against a 
 bench-overhead: workshop  ## what the session costs a healthy step
 	$(BIN)/python -m bench.overhead
 
+bench-diagnosis: workshop  ## right causes on real evidence, throughput, and a fleet for a simulated month
+	$(BIN)/python -m bench.diagnosis
+
+bench-health: workshop  ## fit the health score and judge its forecasts
+	$(BIN)/python -m bench.health evaluate
+
 docs: workshop  ## regenerate the generated pages
 	$(BIN)/python docs/make_state_machines.py
+	$(BIN)/python docs/make_signals.py
 	$(BIN)/python -m keepstep.cli.reference > docs/reference/cli.md
 
 clean:  ## what the targets made

@@ -1,4 +1,4 @@
-"""Writes docs/reference/state-machines.md from the three state tables of the core. ``--check`` only says whether it is current.
+"""Writes docs/reference/state-machines.md from the state tables of the core. ``--check`` only says whether it is current.
 
 Owns the page's form; every state, move, owner and deadline on it is read from the code.
 """
@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TypeVar
 
-from keepstep.core import incident, job, resource
+from keepstep.core import fault, incident, job, resource
+from keepstep.core.fault import FaultState
 from keepstep.core.incident import IncidentState
 from keepstep.core.job import JobState
 from keepstep.core.policy import Policy
@@ -21,10 +22,11 @@ PAGE = Path(__file__).resolve().parent / "reference" / "state-machines.md"
 
 HEAD = """# State machines
 
-Generated from `src/keepstep/core/{incident,job,resource}.py` by `docs/make_state_machines.py`; do not edit it, run `make docs`.
+Generated from `src/keepstep/core/{incident,fault,job,resource}.py` by `docs/make_state_machines.py`; do not edit it,
+run `make docs`.
 
-Each machine is one enumeration and one table in one file. `move_incident`, `move_job` and `move_resource` in
-`core/apply.py` are the only writers of a state, and they refuse every move that is not drawn here. Deadlines are defaults
+Each machine is one enumeration and one table in one file. `move_incident`, `move_fault`, `move_job` and `move_resource`
+in `core/apply.py` are the only writers of a state, and they refuse every move that is not drawn here. Deadlines are defaults
 of the [policy](policy.md); a dash means that the state may last: it is a state of rest, an end, or is ended by what its
 owner does.
 """
@@ -44,6 +46,13 @@ def page() -> str:
         ("open", "selecting"),
         policy.incident_deadline_s,
     )
+    faults = _section(
+        "Fault",
+        "One root cause on a resource or a domain, with or without a job; incidents of jobs point to it.",
+        (FaultState, fault.TRANSITIONS, fault.OWNER, (FaultState.CLOSED,)),
+        ("open",),
+        {},
+    )
     jobs = _section(
         "Job",
         "What the job as a whole is doing. At most one incident leads a job at any time.",
@@ -58,7 +67,7 @@ def page() -> str:
         ("new",),
         policy.resource_deadline_s,
     )
-    return "\n".join((HEAD, incidents, jobs, resources))
+    return "\n".join((HEAD, incidents, faults, jobs, resources))
 
 
 def _section(

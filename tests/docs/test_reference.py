@@ -9,7 +9,10 @@ from typing import get_args
 import msgspec
 import pytest
 
-from keepstep.core import facts, intents
+from keepstep.agent.sources import NAMES
+from keepstep.cli import diagnose
+from keepstep.core import decision, facts, intents
+from keepstep.core.catalog import Catalog
 from keepstep.core.intents import Launch, RankPlace, Restore
 from keepstep.core.policy import Policy
 from keepstep.launcher.rank_environment import Surroundings, rank_environment
@@ -19,13 +22,18 @@ from keepstep.wire import environment
 from .pages import DOCS, sections, table
 
 GENERATOR_DEADLINE_S = 60
-GROUPS = [name for name in Policy.__struct_fields__ if isinstance(getattr(Policy(), name), msgspec.Struct)]
+GROUPS = [
+    name
+    for name in Policy.__struct_fields__
+    if isinstance(getattr(Policy(), name), msgspec.Struct) and not isinstance(getattr(Policy(), name), Catalog)
+]
 TOP = [name for name in Policy.__struct_fields__ if name not in GROUPS]
 
 
-def test_the_page_of_the_state_machines_is_what_the_tables_say() -> None:
+@pytest.mark.parametrize("generator", ["make_state_machines.py", "make_signals.py"])
+def test_a_generated_page_is_what_the_code_says(generator: str) -> None:
     done = subprocess.run(
-        [sys.executable, str(DOCS / "make_state_machines.py"), "--check"],
+        [sys.executable, str(DOCS / generator), "--check"],
         capture_output=True, text=True, timeout=GENERATOR_DEADLINE_S,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -51,7 +59,7 @@ def _same_row(row: list[str], value: object) -> None:
     default, meaning = row
     assert len(meaning) > 10
     if not isinstance(value, dict):
-        assert default == str(value)
+        assert default == ("built-in" if isinstance(value, Catalog) else str(value))
         return
     told = {key: float(number) for key, number in re.findall(r"`(\w+)` ([\d.]+)", meaning)}
     assert told == value
@@ -95,6 +103,32 @@ def _rank_variables() -> set[str]:
 def test_every_fact_and_intent_is_documented_in_the_order_of_the_code(heading: str, kinds: tuple[type, ...]) -> None:
     page = table(sections(DOCS / "reference" / "facts-and-intents.md")[heading])
     assert list(page) == [f"`{kind.__name__}`" for kind in kinds]
+
+
+@pytest.mark.parametrize(
+    ("heading", "kind"),
+    [
+        ("Document", diagnose.DiagnosisView),
+        ("File", diagnose.FileView),
+        ("Signal", diagnose.SignalView),
+        ("Incident", diagnose.IncidentView),
+        ("Evidence", diagnose.EvidenceView),
+    ],
+)
+def test_every_field_of_a_diagnosis_is_documented(heading: str, kind: type[msgspec.Struct]) -> None:
+    page = table(sections(DOCS / "reference" / "diagnosis-json.md")[heading])
+    assert set(re.findall(r"`(\w+)`", " ".join(page))) == {field.encode_name for field in msgspec.structs.fields(kind)}
+
+
+def test_every_source_of_the_agent_is_documented() -> None:
+    page = table(sections(DOCS / "reference" / "agent.md")["`[source.NAME]`"])
+    assert {name.strip("`") for name in page} == set(NAMES)
+
+
+def test_every_decision_about_a_fault_is_documented() -> None:
+    page = table(sections(DOCS / "reference" / "facts-and-intents.md")["Decisions about faults"])
+    about = [kind.__name__ for kind in get_args(decision.Change) if "fault" in kind.__struct_fields__]
+    assert {name.strip("`") for name in page} == {*about, "Assess", "Defer", "Due", "Reconsider"}
 
 
 def test_every_outcome_is_documented() -> None:
