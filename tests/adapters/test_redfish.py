@@ -1,5 +1,6 @@
 """The Redfish adapter: cursors of logs, and services that answer badly. Against a service whose answers are written here."""
 
+import contextlib
 from collections.abc import Iterator
 
 import pytest
@@ -8,7 +9,7 @@ from tests.evidence.bmc.judged import log_entry
 
 pytest.importorskip("sushy", reason="the extra redfish is not installed")
 
-from keepstep.adapters.redfish import RedfishBmc
+from keepstep.adapters.redfish import RedfishBmc, connection
 from keepstep.adapters.redfish.connection import fingerprint_of
 from keepstep.adapters.redfish.walk import newer
 from keepstep.evidence.bmc.bundle import Body
@@ -140,3 +141,28 @@ def test_records_without_numbers_are_told_by_their_place():
     fresh, last = newer(entries, "first")
     assert [body.body["Id"] for body in fresh] == ["second", "third"] and last == "third"
     assert newer([], "7") == ([], "0") and newer([], None) == ([], None)
+
+
+def test_a_link_to_another_host_does_not_carry_the_session_there(service, bmc):
+    with contextlib.closing(Service()) as other:
+        root = service.answers["/redfish/v1"]
+        assert isinstance(root, dict)
+        service.answers["/redfish/v1"] = root | {"ServiceConditions": {"@odata.id": f"{other.url}/redfish/v1/Secrets"}}
+        bmc.look({})
+        assert other.asked == []
+        assert "/redfish/v1/Secrets" in service.asked
+
+
+def test_an_answer_without_end_costs_only_itself(service, bmc):
+    service.answers["/redfish/v1/Systems"] = b"[" + b" " * (connection.MAX_BODY_BYTES + 1)
+    assert bmc.look({}).power == "unknown"
+
+
+@pytest.mark.parametrize(
+    ("address", "fingerprint", "said"),
+    [("https://admin:secret@bmc1", "", "user and password_file"), ("http://bmc1", "ab" * 32, "write https")],
+)
+def test_an_address_that_would_give_a_secret_away_is_refused(address, fingerprint, said):
+    with pytest.raises(ValueError, match=said) as refused:
+        RedfishBmc(address, USER, PASSWORD, fingerprint)
+    assert "secret" not in str(refused.value)

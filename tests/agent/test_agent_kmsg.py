@@ -124,6 +124,25 @@ def test_a_log_that_is_not_there_is_absent_and_no_fault(tmp_path: Path) -> None:
     assert outlet.seen == []
 
 
+def test_a_log_that_has_worked_is_looked_for_again_when_it_is_gone(tmp_path: Path) -> None:
+    path = tmp_path / "kern.log"
+    path.write_text("")
+    source, outlet = KernelLogSource(path=str(path)), Kept()
+
+    async def run() -> None:
+        task = asyncio.ensure_future(source._follow_first_that_works(outlet))
+        async with asyncio.timeout(DEADLINE_S):
+            while not outlet.covered:
+                await asyncio.sleep(0.01)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        path.unlink()
+        assert await source._follow_first_that_works(outlet)
+
+    asyncio.run(run())
+    assert [state for state, _ in outlet.covered] == ["seen", "failing"]
+
+
 def test_a_file_is_followed_from_its_end_over_a_truncation(tmp_path: Path) -> None:
     path = tmp_path / "log"
     path.write_text("before\n")

@@ -187,6 +187,24 @@ def test_wrong_input_is_told_with_what_may_stand_there(tmp_path: Path, arguments
     assert said in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ("[source.exporter]\nurl = 5\n", "[source.exporter] url is 5; write text"),
+        ('[source.smart]\nperiod_s = "a"\n', "[source.smart] period_s is 'a'; write a number"),
+        ("[source.nvml]\nexpected = true\n", "[source.nvml] expected is True; write a whole number"),
+        ('[dependency.x]\nkind = "tcp"\nurl = "tcp://x:99999"\n', "url is 'tcp://x:99999': port out of range"),
+    ],
+)
+def test_an_option_of_the_wrong_kind_is_told_with_its_table(tmp_path: Path, config: str, said: str) -> None:
+    path = tmp_path / "agent.toml"
+    path.write_text(config)
+    command = [sys.executable, "-m", "keepstep.agent", "--state-dir", str(tmp_path), "--config", str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, env=environment())
+    assert done.returncode == 2
+    assert f"{path}: " in done.stderr and said in done.stderr
+
+
 def test_a_dependency_that_goes_and_comes_is_told(bench: Bench) -> None:
     listener = socket.create_server(("127.0.0.1", 0))
     port = listener.getsockname()[1]

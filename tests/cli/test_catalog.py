@@ -40,6 +40,17 @@ def test_a_signal_that_is_not_known_leads_to_those_that_sound_alike(keepstep):
     assert "did you mean" in done.stderr and "xid.79" in done.stderr
 
 
+def test_a_code_that_nobody_lists_is_explained_by_its_family(keepstep):
+    done = keepstep("catalog", "explain", "xid.999")
+    assert done.returncode == 0
+    assert done.stdout.startswith("xid.999 (catalogue ") and "the row of its family" in done.stdout
+
+
+def test_no_word_of_the_list_is_cut_in_a_narrow_terminal(keepstep):
+    shown = keepstep("catalog", "list", "xid.9", columns=90).stdout
+    assert "verdict" in shown and "suspect" in shown
+
+
 def test_list_shows_a_family(keepstep):
     done = keepstep("catalog", "list", "xid.6", columns=140)
     assert done.returncode == 0

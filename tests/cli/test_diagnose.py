@@ -47,7 +47,7 @@ def test_a_folder_is_told_as_one_incident(folder, keepstep):
         "  job         restart_elsewhere",
         "  for         xid.79 x2: NVRM: Xid (PCI:0000:9b:00): 79",
         f"({folder}/a:3)",
-        "not read: 1 files in no form that is known",
+        "not read: 1 file in no form that is known",
         f"  {folder}/letter",
     ):
         assert line in text

@@ -442,3 +442,31 @@ def test_a_program_error_after_the_gate_is_not_blamed_on_what_the_gate_answered(
     plane.wait(60.0)
     plane.tell(f.SignalSeen(resource=device("n2", 0), signal="xid.13", part="gpu/0000:9b:00"))
     assert not resource.holds
+
+
+def test_a_card_that_is_missing_and_a_count_that_is_short_are_one_fault() -> None:
+    plane = Plane().start(spares=1)
+    joined(plane, "n2")
+    plane.tell(f.SignalSeen(resource=device("n2", 0), signal="gpu.lost", part="gpu/0"))
+    plane.tell(f.SignalSeen(resource=whole("n2"), signal="gpu.count"))
+    assert len(faults(plane)) == 1
+
+
+def test_a_job_does_not_leave_a_card_that_has_passed_the_gate_since() -> None:
+    plane = Plane().start(spares=1)
+    plane.tell(f.SignalSeen(resource=device("n1", 0), signal="device.thermal"))
+    resource = plane.resource("device/n1/0")
+    resource.state, resource.holds, resource.gated = ResourceState.IN_SERVICE, {}, False  # as the gate leaves it
+    plane.now_s += 5.0
+    plane.tell(f.CheckpointCommitted(job=JOB, generation=plane.job.generation, step=7, key="k7", world_size=1))
+    assert plane.job.state is JobState.RUNNING
+
+
+def test_what_an_old_agent_was_told_its_successor_is_told_again() -> None:
+    plane = Plane().start(spares=1)
+    joined(plane, "n2")
+    plane.tell(lost("n2"))
+    assert Session("agent-n2") in [intent.session for _, intent in plane.pending(Quarantine)]
+    plane.tell(f.AgentJoined(node=NodeId("n2"), session=Session("second"), boot_id="boot-1"))
+    assert Session("agent-n2") not in [intent.session for _, intent in plane.pending(Quarantine)]
+    assert not plane.resource("device/n2/0").allocatable

@@ -7,11 +7,13 @@ from collections.abc import Callable, Mapping
 
 import pytest
 
+from keepstep.core.catalog import CATALOG
 from keepstep.core.facts import BmcSeen, Fact, SignalSeen
 from keepstep.core.ids import NodeId
 from keepstep.core.observation import Observation
 from keepstep.ports import BmcReading
-from keepstep.server.out_of_band import MAX_NEWS, OutOfBand, Pace
+from keepstep.server import out_of_band
+from keepstep.server.out_of_band import MAX_NEWS, MAX_STANDING, OutOfBand, Pace
 
 NODE = NodeId("n1")
 QUICK = Pace(every_s=0.02, retry_s=0.01, slowest_s=0.05, jitter=0.1)
@@ -210,3 +212,13 @@ def test_the_wait_grows_while_nobody_answers(failures, wait_s):
         return OutOfBand({}, lambda fact: None)._wait_s(failures)
 
     assert asyncio.run(run()) == wait_s
+
+
+def test_a_controller_that_invents_parts_costs_bounded_memory():
+    watch = out_of_band._Watch(NODE, Scripted(up()))
+    for look in range(20):
+        invented = [state("bmc.psu.failed", f"psu/{look}-{number}") for number in range(MAX_STANDING // 8)]
+        watch.news(up(*invented, complete=False), 2, CATALOG)
+    assert len(watch._standing) == MAX_STANDING
+    watch.news(up(), 2, CATALOG)
+    assert watch._standing == {}

@@ -85,7 +85,7 @@ def _declared(table: Mapping[str, Any], kind: str, shape: type[Declared], path: 
     for name, fields in table.get(kind, {}).items():
         where = f"[{kind}.{name}]"
         _known(_is_table(fields, f"{path}: {where}"), keys, path, where, "key")
-        if identity == "slot" and not name.isdigit():
+        if identity == "slot" and not name.isdecimal():
             raise ConfigError(f"{path}: {where}: the name of a device is its slot: write [device.0]")
         try:
             found.append(msgspec.convert({**fields, identity: int(name) if identity == "slot" else name}, shape))

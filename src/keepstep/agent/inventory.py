@@ -94,4 +94,4 @@ class Inventory:
 
 
 def _is_index(name: str) -> bool:
-    return kind_of(name) == "gpu" and name_of(name).isdigit()
+    return kind_of(name) == "gpu" and name_of(name).isdecimal()

@@ -28,8 +28,7 @@ class _Window:
 class Joining:
     """``part`` below is the canonical name of the observation's part."""
 
-    def __init__(self, window_s: float = WINDOW_S, windows_max: int = WINDOWS_MAX) -> None:
-        self._window_s = window_s
+    def __init__(self, windows_max: int = WINDOWS_MAX) -> None:
         self._windows_max = windows_max
         self._windows: dict[Key, _Window] = {}
         self._variants: dict[tuple[str, str], int] = {}
@@ -55,7 +54,7 @@ class Joining:
         """What has gathered in windows that are over; their parts begin new ones."""
         told = []
         for key, window in list(self._windows.items()):
-            if now_s - window.since_s < self._window_s:
+            if now_s - window.since_s < WINDOW_S:
                 continue
             if window.waiting:
                 told.append(msgspec.structs.replace(window.last, count=window.waiting))

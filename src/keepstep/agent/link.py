@@ -4,12 +4,12 @@ import asyncio
 import logging
 import os
 import random
-import socket
 from collections.abc import Callable
 from typing import Protocol
 
 import msgspec
 
+from keepstep.adapters.local.door import open_connection, read_message
 from keepstep.adapters.probe import resolve
 from keepstep.agent.settings import Settings
 from keepstep.agent.spool import Spool
@@ -22,7 +22,6 @@ log = logging.getLogger("keepstep.agent")
 _BACKOFF_FIRST_S = 0.05
 _BACKOFF_LAST_S = 5.0
 _CONNECT_TIMEOUT_S = 5.0
-_UNIX_PATH_LIMIT_BYTES = 107
 _SEND_BUFFER_LIMIT_BYTES = 8 * 1024 * 1024
 """A server that reads nothing is as good as gone; reports wait in the spool, not in the socket."""
 _REFUSED_PAUSE_S = 10.0
@@ -114,21 +113,23 @@ class ServerLink:
             self._told_problem = text
 
     async def _converse(self) -> None:
-        reader, writer = await asyncio.wait_for(open_connection(self._settings), 2 * _CONNECT_TIMEOUT_S)
+        reader, writer = await asyncio.wait_for(
+            open_connection(server_address(self._settings), self._settings.lease_s, _host_of), 2 * _CONNECT_TIMEOUT_S
+        )
         try:
             hello = Hello(
                 protocol=messages.PROTOCOL, role="agent", token=self._read_token(), node=self._settings.node,
                 session=self._settings.session,
             )  # fmt: skip
             writer.write(messages.encode(hello))
-            first = await asyncio.wait_for(_read_message(reader), _CONNECT_TIMEOUT_S)
+            first = await asyncio.wait_for(read_message(reader), _CONNECT_TIMEOUT_S)
             if isinstance(first, Refused):
                 raise ServerRefused(first.reason)
             if not isinstance(first, Welcome):
                 raise ConnectionError(f"the server began with {type(first).__name__}, not with Welcome")
             self._up(writer, first)
             while True:
-                message = await _read_message(reader)
+                message = await read_message(reader)
                 if isinstance(message, Ack):
                     self._acknowledged(message.number)
                 else:
@@ -160,14 +161,6 @@ class ServerLink:
         self._writer.write(messages.encode(message))
 
 
-async def _read_message(reader: asyncio.StreamReader) -> Message:
-    """Raises EOFError at the end, msgspec.DecodeError or ConnectionError on anything that is not a message."""
-    size = int.from_bytes(await reader.readexactly(4), "big")
-    if size > messages.MAX_FRAME_BYTES:
-        raise ConnectionError(f"a frame of {size} bytes is announced; at most {messages.MAX_FRAME_BYTES} are taken")
-    return messages.decode(await reader.readexactly(size))
-
-
 def server_address(settings: Settings) -> str:
     """What was given, or what the server of the state directory wrote down. Raises OSError before there was one."""
     if settings.server:
@@ -176,35 +169,6 @@ def server_address(settings: Settings) -> str:
         return file.read().strip()
 
 
-async def open_connection(settings: Settings) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """Raises OSError where nobody listens, ValueError where the address is none."""
-    address = server_address(settings)
-    kind, _, rest = address.partition(":")
-    if kind == "unix":
-        return await _open_unix(rest)
-    host, _, port = rest.rpartition(":")
-    if kind != "tcp" or not port.isdigit():
-        raise ValueError(f"{address!r} is not an address; write unix:/path or tcp:host:port")
-    found = (await resolve(host.strip("[]"), _CONNECT_TIMEOUT_S))[0]
-    reader, writer = await asyncio.open_connection(found, int(port))
-    link: socket.socket = writer.get_extra_info("socket")
-    link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    # The kernel itself finds a server whose host is gone within half a lease, whether we send or only wait.
-    probe_s = max(1, int(settings.lease_s / 6))
-    link.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    link.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, probe_s)
-    link.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, probe_s)
-    link.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 2)
-    link.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(settings.lease_s * 500))
-    return reader, writer
-
-
-async def _open_unix(path: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    if len(path.encode()) <= _UNIX_PATH_LIMIT_BYTES:
-        return await asyncio.open_unix_connection(path)
-    # A path too long for the kernel's address is reached through its directory.
-    directory = os.open(os.path.dirname(path), os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        return await asyncio.open_unix_connection(f"/proc/self/fd/{directory}/{os.path.basename(path)}")
-    finally:
-        os.close(directory)
+async def _host_of(name: str) -> str:
+    """Looked up in a child: a resolver that hangs must not hold up this process."""
+    return (await resolve(name, _CONNECT_TIMEOUT_S))[0]

@@ -131,7 +131,10 @@ def make(name: str, around: Surroundings) -> Source:
         factory = getattr(importlib.import_module(module), attribute)
     except ModuleNotFoundError as error:
         return _Missing(name, f"{error.name} is not installed")
-    _check(name, options, tuple(inspect.signature(factory).parameters))
+    wanted = inspect.signature(factory).parameters
+    _check(name, options, tuple(wanted))
+    for key, value in options.items():
+        _check_kind(f"[source.{name}] {key}", value, wanted[key].annotation)
     try:
         source: Source = factory(**options)
     except (TypeError, ValueError) as error:
@@ -144,6 +147,16 @@ def _check(name: str, options: dict[str, Any], keys: Sequence[str]) -> None:
     if extra is not None:
         there = f"there may stand {', '.join(keys)}" if keys else "it takes no options"
         raise ValueError(f"[source.{name}] has no key {extra!r}; {there}")
+
+
+def _check_kind(where: str, value: object, kind: object) -> None:
+    kinds: dict[object, tuple[str, tuple[type, ...]]] = {
+        float: ("a number", (int, float)), int: ("a whole number", (int,)), str: ("text", (str,)),
+        bool: ("true or false", (bool,)),
+    }  # fmt: skip
+    words, takes = kinds.get(kind, ("", (object,)))
+    if not isinstance(value, takes) or (isinstance(value, bool) and kind in (int, float)):
+        raise ValueError(f"{where} is {value!r}; write {words}")
 
 
 def check_options(settings: Settings) -> None:

@@ -5,24 +5,22 @@ import asyncio
 import fcntl
 import logging
 import os
-import secrets
 import signal
 import socket
 import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
 
 from keepstep.adapters.local import procfs
+from keepstep.adapters.local.door import check_address, new_session, read_token
 from keepstep.agent import sources
 from keepstep.agent.agent import Agent
 from keepstep.agent.config import Config, read_config
 from keepstep.agent.once import look_once
 from keepstep.agent.settings import Settings
 from keepstep.agent.sources import Surroundings
-from keepstep.core.ids import NodeId, Session
+from keepstep.core.ids import NodeId
 from keepstep.ports import Source
 
-_TOKEN_VARIABLE = "KEEPSTEP_SERVER_TOKEN"
 _ONCE_S = 3.0
 
 
@@ -124,11 +122,12 @@ def read_settings(options: argparse.Namespace, environ: Mapping[str, str]) -> Se
     if not node or "/" in node:
         raise ValueError(f"the node is called {node!r}; --node must be a name without '/'")
     server = options.server or environ.get("KEEPSTEP_SERVER") or config.agent.get("server", "")
-    _check_address(server)
+    if server:
+        check_address(server, "--server")
     state_dir = options.state_dir or environ.get("KEEPSTEP_STATE_DIR") or config.agent.get("state_dir")
     settings = Settings(
         node=NodeId(node),
-        session=_new_session(),
+        session=new_session(),
         server=server,
         state_dir=os.path.abspath(state_dir or _default_state_dir(environ)),
         address=config.agent.get("address", ""),
@@ -161,27 +160,7 @@ def _wanted(text: str, config: Config) -> tuple[str, ...] | None:
     return tuple(config.agent["sources"]) if "sources" in config.agent else None
 
 
-def _check_address(text: str) -> None:
-    kind, _, rest = text.partition(":")
-    host, _, port = rest.rpartition(":")
-    if text and not (kind == "unix" and rest) and not (kind == "tcp" and host and port.isdigit() and int(port) < 65536):
-        raise ValueError(f"--server is {text!r}; write unix:/path/to/socket or tcp:host:port")
-
-
 def _default_state_dir(environ: Mapping[str, str]) -> str:
     """The server's default."""
     base = environ.get("XDG_STATE_HOME") or os.path.join(os.path.expanduser("~"), ".local", "state")
     return os.path.join(base, "keepstep")
-
-
-def read_token(state_dir: str, environ: Mapping[str, str]) -> str:
-    """The secret of the state directory; the environment wins. Raises FileNotFoundError before the server made one."""
-    if environ.get(_TOKEN_VARIABLE):
-        return environ[_TOKEN_VARIABLE]
-    with open(os.path.join(state_dir, "token"), encoding="ascii") as file:
-        return file.read().strip()
-
-
-def _new_session() -> Session:
-    """Sorts by age, and never comes twice."""
-    return Session(f"{int(time.time()):x}-{secrets.token_hex(4)}")

@@ -43,15 +43,16 @@ def list_rows(
     import msgspec
 
     from keepstep.cli.tables import show, table
+    from keepstep.core.catalog import Mode
 
     rows = {key: row for key, row in load(file).rows.items() if key.startswith(family)}
     if json:
         print_json({key: msgspec.to_builtins(row) for key, row in rows.items()})
         return
-    made = table("signal", "class", "scope", "verdict", "job", "mode", "what", flexible=("what",))
+    made = table("signal", "class", "scope", "verdict", "job", "what", flexible=("signal", "class", "what"))
     for key, row in rows.items():
-        values = (row.failure_class, row.scope.value, row.verdict.value, row.urgency.value, row.mode.value, row.text)
-        made.add_row(key, *values)
+        mode = "" if row.mode is Mode.ACT else f" ({row.mode.value})"
+        made.add_row(key, row.failure_class, row.scope.value, row.verdict.value + mode, row.urgency.value, row.text)
     show(made, f"no signal begins with {family!r}")
 
 
@@ -64,21 +65,25 @@ def explain(
     """Explain one signal: what is wrong, what to do with the resource, what to do with the job, who says so."""
     import msgspec
 
+    from keepstep.core.catalog import UNKNOWN
     from keepstep.core.combine import RULES
 
     rows = load(file)
-    key = f"xid.{signal}" if signal.isdigit() and f"xid.{signal}" in rows.rows else signal
-    key = f"sxid.{signal}" if signal.isdigit() and key not in rows.rows else key
-    if key not in rows.rows:
+    key = f"xid.{signal}" if signal.isdecimal() and f"xid.{signal}" in rows.rows else signal
+    key = f"sxid.{signal}" if signal.isdecimal() and key not in rows.rows else key
+    row = rows.rows.get(key, rows.row(key))
+    if row is UNKNOWN:
         near = [
             known for known in rows.rows if signal.lower() in known or signal.lower() in rows.rows[known].text.lower()
         ]
         hint = f"; did you mean {', '.join(near[:8])}?" if near else "; `keepstep catalog list` shows all"
         fail(f"no signal {signal!r} in catalogue {rows.version}{hint}")
     if json:
-        print_json({"signal": key, "catalog": rows.version, **msgspec.to_builtins(rows.rows[key])})
+        print_json({"signal": key, "catalog": rows.version, **msgspec.to_builtins(row)})
         return
-    typer.echo("\n".join(_explained(key, rows.rows[key], rows.version)))
+    typer.echo("\n".join(_explained(key, row, rows.version)))
+    if key not in rows.rows:
+        typer.echo(f"nobody lists {key} by itself: this is the row of its family")
     number = key.partition(".")[2]
     touching = [
         rule for rule in RULES if number and f" {number} " in f" {rule.text.replace(',', ' ').replace('/', ' ')} "

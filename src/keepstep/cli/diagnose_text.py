@@ -34,7 +34,11 @@ def render(found: "Diagnosed", *, all_signals: bool) -> "list[RenderableType]":
 def _read_line(found: "Diagnosed") -> str:
     records = sum(reading.records for reading in found.readings)
     forms = sorted({reading.reader for reading in found.readings})
-    return f"{len(found.readings)} files read ({records} records) as {', '.join(forms) or 'nothing'}"
+    return f"{_counted(len(found.readings), 'file')} read ({_counted(records, 'record')}) as {', '.join(forms) or 'nothing'}"
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 def _incident(cause: "RootCause", found: "Diagnosed", *, first: bool) -> "list[RenderableType]":
@@ -96,7 +100,7 @@ def _rest(found: "Diagnosed", *, all_signals: bool) -> "list[RenderableType]":
         parts.append(Text(f"\nnot understood: {count} records", style="bold"))
         parts += [Text(f"  {file}:{line}: {text}") for file, line, text in puzzled[:MAX_UNREAD]]
     if found.unread:
-        parts.append(Text(f"\nnot read: {len(found.unread)} files in no form that is known", style="bold"))
+        parts.append(Text(f"\nnot read: {_counted(len(found.unread), 'file')} in no form that is known", style="bold"))
         parts += [Text(f"  {name}") for name in found.unread[:MAX_UNREAD]]
     if found.missing and (found.incidents or not found.readings):
         parts.append(Text("\nwhat would help", style="bold"))

@@ -29,7 +29,7 @@ class Size:
 def parse_size(text: str) -> Size:
     """``N`` or ``MIN:MAX``."""
     parts = text.split(":")
-    if len(parts) > 2 or not all(part.isdigit() for part in parts):
+    if len(parts) > 2 or not all(part.isdecimal() for part in parts):
         fail(f"--nodes {text!r} is neither a number nor MIN:MAX", 2)
     size = Size(int(parts[0]), int(parts[-1]))
     if size.min_nodes < 1 or size.max_nodes < size.min_nodes:

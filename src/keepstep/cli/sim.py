@@ -29,6 +29,8 @@ def sim(
         return
     if scenario not in scenarios.names():
         fail(f"no scenario {scenario!r}; there are: {', '.join(scenarios.names())}")
+    if scenarios.load(scenario).hardware is not None:
+        fail(f"{scenario} is judged by its own counts: python -m bench.diagnosis.fleet, in a checkout")
     numbers = [seed] if seed is not None else list(range(seeds))
     if trace and seed is None:
         fail("--trace prints one run: name it with --seed")

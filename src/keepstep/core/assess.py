@@ -11,7 +11,6 @@ from msgspec import Struct
 from keepstep.core import decision as d
 from keepstep.core.catalog.row import Mode, Scope, Verdict
 from keepstep.core.combine import judge
-from keepstep.core.explains import explains
 from keepstep.core.facts import SignalSeen
 from keepstep.core.fault import Fault, FaultState, Nature
 from keepstep.core.good_news import ended_by
@@ -274,7 +273,8 @@ def _of_node(cause: RootCause, node: NodeId, world: World) -> Fault | None:
     if cause.part or cause.row.verdict is not Verdict.SUSPECT:
         return None
     for fault in (world.faults[x] for x in world.open_faults):
-        if fault.node == node and fault.group is None and explains(fault.nature.failure_class, cause.row.failure_class):
+        alike = one_trouble(fault.nature.failure_class, cause.row.failure_class)
+        if fault.node == node and fault.group is None and alike:
             return fault
     return None
 

@@ -5,17 +5,14 @@ A fact of an older generation, session or order is counted as stale and changes 
 
 from keepstep.core import facts as f
 from keepstep.core.apply import add_job, add_resource, mark_fenced, run_again
-from keepstep.core.fold_node import fold_node, join_domains
+from keepstep.core.fold_node import fold_node, forget_orders, join_domains
 from keepstep.core.ids import JobId, NodeId, Session, device_resource, node_resource
 from keepstep.core.incident import Incident, Seen
 from keepstep.core.intents import (
-    AskWitness,
     CollectStacks,
     EndJob,
     Fence,
     Launch,
-    Notify,
-    OpenRepair,
     PowerOff,
     Release,
     VerifyCheckpoint,
@@ -115,7 +112,7 @@ def _joined(world: World, fact: f.NodeJoined, seen: Seen) -> None:
     )
     if known is not None and not same:
         launcher.older = (*known.older, known.session)[-_OLDER_SESSIONS:]
-        _forget_orders(world, known.session)
+        forget_orders(world, known.session)
         _may_read_again(world, job, fact.node)
         if known.running:
             # The old session's ranks may still be there: the new launcher must prove their end before anything starts.
@@ -143,15 +140,6 @@ def _joined_again(world: World, job: Job, known: Launcher, launcher: Launcher, s
         # It fenced itself while nobody heard it. No rank's end was reported, and none ever will be.
         launcher.emptied = True
         world.inbox.append(seen)
-
-
-def _forget_orders(world: World, session: Session) -> None:
-    """A launcher that was replaced answers no more; whoever waits for its answer asks again."""
-    for number, pending in list(world.orders.items()):
-        intent = pending.intent
-        by_launcher = not isinstance(intent, AskWitness | PowerOff | Notify | OpenRepair)
-        if by_launcher and getattr(intent, "session", None) == session and getattr(intent, "via", "") != "witness":
-            del world.orders[number]
 
 
 def _may_read_again(world: World, job: Job, node: NodeId) -> None:

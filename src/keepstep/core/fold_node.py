@@ -2,7 +2,8 @@
 
 from keepstep.core import facts as f
 from keepstep.core.apply import add_resource
-from keepstep.core.ids import NodeId, ResourceId, device_resource, node_resource
+from keepstep.core.ids import NodeId, ResourceId, Session, device_resource, node_resource
+from keepstep.core.intents import AskWitness, Notify, OpenRepair, PowerOff
 from keepstep.core.observation import Same
 from keepstep.core.resource import Resource
 from keepstep.core.world import Agent, BmcState, World
@@ -44,6 +45,7 @@ def _joined(world: World, fact: f.AgentJoined, at_s: float) -> None:
     same = known is not None and known.session == fact.session
     older = known.older if known is not None else ()
     if known is not None and not same:
+        forget_orders(world, known.session)
         older = (*older, known.session)[-_OLDER_SESSIONS:]
     coverage = known.coverage if known is not None and same else {}
     world.agents[fact.node] = Agent(
@@ -84,3 +86,12 @@ def join_domains(world: World, node: NodeId, domains: dict[str, str]) -> None:
             world.members[kind, old].pop(node, None)
         mine[kind] = name
         world.members.setdefault((kind, name), {})[node] = None
+
+
+def forget_orders(world: World, session: Session) -> None:
+    """A launcher or an agent that was replaced answers no more; whoever waits for its answer asks again."""
+    for number, pending in list(world.orders.items()):
+        intent = pending.intent
+        by_launcher = not isinstance(intent, AskWitness | PowerOff | Notify | OpenRepair)
+        if by_launcher and getattr(intent, "session", None) == session and getattr(intent, "via", "") != "witness":
+            del world.orders[number]

@@ -9,9 +9,11 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import Struct
 
+from keepstep.core.figures import whole
+
 _GROUP = "group."
 _FIELDS = 10
-_DIGITS = 19
+_DIGITS = 18
 _LARGEST_JOB = 1_000_000
 _NO = -1
 
@@ -73,7 +75,8 @@ def packed(state: RankState) -> dict[str, str]:
 
 def unpacked(attributes: Mapping[str, str]) -> RankState | None:
     rank = attributes.get("rank", "")
-    if not rank.isdigit():
+    number = whole(rank)
+    if number is None:
         return None
     groups = []
     for key, text in attributes.items():
@@ -86,11 +89,12 @@ def unpacked(attributes: Mapping[str, str]) -> RankState | None:
                     waits_at=numbers[2], op=words[6], size=words[7], peer=numbers[3],
                 )
             )  # fmt: skip
-    return RankState(rank=int(rank), groups=tuple(groups))
+    return RankState(rank=number, groups=tuple(groups))
 
 
 def _number(word: str) -> int:
-    return int(word) if word.isascii() and word.isdigit() and len(word) < _DIGITS else _NO
+    number = whole(word, _DIGITS)
+    return _NO if number is None else number
 
 
 def ranges(ranks: Sequence[int]) -> str:

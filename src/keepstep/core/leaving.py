@@ -33,7 +33,10 @@ def due(world: World) -> d.Decision | None:
         if fault.nature.urgency is not Urgency.NEXT_CHECKPOINT or not fault.held or fault.first is None:
             continue
         for job in (world.jobs[x] for x in world.live_jobs):
-            resource = next((held for held in fault.held if uses(job, held)), None)
+            out = (
+                held for held in fault.held if not world.resources[held].allocatable
+            )  # not what has passed its gate since
+            resource = next((held for held in out if uses(job, held)), None)
             if resource is None or job.id in fault.told or not _may_leave(job, fault, world):
                 continue
             judged = judged_of(fault.id, resource, fault.nature, isolate=True)

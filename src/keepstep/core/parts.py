@@ -54,4 +54,4 @@ def _rank(part: str) -> int:
         return 0
     if name.startswith(("GPU-", "MIG-")):
         return 1
-    return 3 if name.isdigit() else 2
+    return 3 if name.isdecimal() else 2

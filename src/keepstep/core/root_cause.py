@@ -12,7 +12,7 @@ from msgspec import Struct, field
 from keepstep.core.catalog.row import Remedy, Row, Scope, Verdict
 from keepstep.core.explains import can_share, explains, precedence
 from keepstep.core.incident import Cause, Urgency
-from keepstep.core.observation import kind_of, name_of
+from keepstep.core.observation import kind_of
 from keepstep.core.signal import Context, Signal, within
 
 ONE_STORY_S = 600.0
@@ -466,8 +466,3 @@ def _confidence(signals: list[Signal], explained: list[Signal]) -> float:
             told.add(signal.seen.source)
             doubt *= 0.6 if _SEVERITY[signal.row.verdict] >= 2 else 0.85
     return round(min(0.99, 1.0 - doubt), 3)
-
-
-def node_of_part(cause: RootCause) -> str:
-    """The name of the part within its node, for people: ``GPU 0000:9b:00``."""
-    return f"{kind_of(cause.part)} {name_of(cause.part)}".strip()

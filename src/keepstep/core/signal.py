@@ -62,9 +62,9 @@ class Rule(Struct, frozen=True, kw_only=True):
     mode: Mode = Mode.ACT
 
 
-def same_part(context: Context, one: Signal, other: Signal) -> bool:
-    a, b = one.seen, other.seen
-    return a.node == b.node and context.parts.canonical(a.node, a.part) == context.parts.canonical(b.node, b.part)
+def place_of(signal: Signal, context: Context) -> tuple[str, str]:
+    """(node, canonical name of its part)."""
+    return signal.seen.node, context.parts.canonical(signal.seen.node, signal.seen.part)
 
 
 def within(one: Signal, other: Signal, window_s: float) -> bool:
@@ -79,11 +79,10 @@ def by_part(signals: Sequence[Signal], context: Context) -> dict[tuple[str, str]
     """(node, canonical part) -> its signals, in the order given."""
     found: dict[tuple[str, str], list[Signal]] = {}
     for signal in signals:
-        part = context.parts.canonical(signal.seen.node, signal.seen.part)
-        found.setdefault((signal.seen.node, part), []).append(signal)
+        found.setdefault(place_of(signal, context), []).append(signal)
     return found
 
 
 _NONE = Urgency.NONE
 
-__all__ = ["Context", "OwnAction", "Rule", "Scope", "Signal", "by_part", "same_part", "within"]
+__all__ = ["Context", "OwnAction", "Rule", "Scope", "Signal", "by_part", "place_of", "within"]

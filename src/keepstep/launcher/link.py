@@ -2,14 +2,13 @@
 
 import asyncio
 import logging
-import os
 import random
-import socket
 from collections.abc import Callable
 from typing import Protocol
 
 import msgspec
 
+from keepstep.adapters.local.door import open_connection, read_message
 from keepstep.core.facts import Fact
 from keepstep.launcher.settings import Settings
 from keepstep.launcher.spool import Spool
@@ -21,7 +20,6 @@ log = logging.getLogger("keepstep.launcher")
 _BACKOFF_FIRST_S = 0.02
 _BACKOFF_LAST_S = 2.0
 _CONNECT_TIMEOUT_S = 5.0
-_UNIX_PATH_LIMIT_BYTES = 107
 _SEND_BUFFER_LIMIT_BYTES = 16 * 1024 * 1024
 """A server that reads nothing is as good as gone; reports wait in the spool, not in the socket."""
 
@@ -99,7 +97,9 @@ class ServerLink:
             self._backoff_s = min(_BACKOFF_LAST_S, self._backoff_s * 2)
 
     async def _converse(self) -> None:
-        reader, writer = await asyncio.wait_for(open_connection(self._settings), _CONNECT_TIMEOUT_S)
+        reader, writer = await asyncio.wait_for(
+            open_connection(self._settings.server, self._settings.lease_s), _CONNECT_TIMEOUT_S
+        )
         try:
             hello = Hello(
                 protocol=messages.PROTOCOL, role="launcher", token=self._read_token(), job=self._settings.job,
@@ -150,41 +150,3 @@ class ServerLink:
             self._writer.transport.abort()
             return
         self._writer.write(messages.encode(message))
-
-
-async def read_message(reader: asyncio.StreamReader) -> Message:
-    """Raises EOFError at the end, msgspec.DecodeError or ConnectionError on anything that is not a message."""
-    size = int.from_bytes(await reader.readexactly(4), "big")
-    if size > messages.MAX_FRAME_BYTES:
-        raise ConnectionError(f"a frame of {size} bytes is announced; at most {messages.MAX_FRAME_BYTES} are taken")
-    return messages.decode(await reader.readexactly(size))
-
-
-async def open_connection(settings: Settings) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """Raises OSError where nobody listens."""
-    kind, _, rest = settings.server.partition(":")
-    if kind == "unix":
-        return await _open_unix(rest)
-    host, _, port = rest.rpartition(":")
-    reader, writer = await asyncio.open_connection(host.strip("[]"), int(port))
-    link: socket.socket = writer.get_extra_info("socket")
-    link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    # The kernel itself finds a server whose host is gone within half a lease, whether we send or only wait.
-    probe_s = max(1, int(settings.lease_s / 6))
-    link.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    link.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, probe_s)
-    link.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, probe_s)
-    link.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 2)
-    link.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(settings.lease_s * 500))
-    return reader, writer
-
-
-async def _open_unix(path: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    if len(path.encode()) <= _UNIX_PATH_LIMIT_BYTES:
-        return await asyncio.open_unix_connection(path)
-    # A path too long for the kernel's address is reached through its directory.
-    directory = os.open(os.path.dirname(path), os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        return await asyncio.open_unix_connection(f"/proc/self/fd/{directory}/{os.path.basename(path)}")
-    finally:
-        os.close(directory)

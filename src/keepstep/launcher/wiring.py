@@ -4,13 +4,12 @@ import argparse
 import asyncio
 import logging
 import os
-import secrets
 import signal
 import sys
-import time
 from collections.abc import Mapping, Sequence
 
-from keepstep.core.ids import JobId, NodeId, Session
+from keepstep.adapters.local.door import check_address, new_session, read_token
+from keepstep.core.ids import JobId, NodeId
 from keepstep.launcher.agent import Agent
 from keepstep.launcher.link import ServerRefused
 from keepstep.launcher.process import die_with_parent
@@ -19,7 +18,6 @@ from keepstep.wire import environment
 
 _EXIT_REFUSED = 78
 """EX_CONFIG: the server does not take this launcher."""
-_TOKEN_VARIABLE = "KEEPSTEP_SERVER_TOKEN"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -104,7 +102,7 @@ def read_settings(options: argparse.Namespace, environ: Mapping[str, str]) -> Se
         raise ValueError(f"there is no script {argv[0]!r} here ({os.getcwd()})")
     if options.nproc_per_node < 1:
         raise ValueError(f"--nproc-per-node is {options.nproc_per_node}; at least one rank is needed")
-    _check_address(options.server)
+    check_address(options.server, "--server")
     max_nodes = options.max_nodes if options.max_nodes is not None else options.min_nodes
     if not 1 <= options.min_nodes <= max_nodes:
         raise ValueError(
@@ -118,7 +116,7 @@ def read_settings(options: argparse.Namespace, environ: Mapping[str, str]) -> Se
         server=options.server,
         job=JobId(options.job),
         node=NodeId(options.node),
-        session=_new_session(),
+        session=new_session(),
         argv=argv,
         nproc_per_node=options.nproc_per_node,
         min_nodes=options.min_nodes,
@@ -147,23 +145,3 @@ def read_settings(options: argparse.Namespace, environ: Mapping[str, str]) -> Se
 def _place(text: str) -> str:
     """A directory as an absolute path; the URL of an object store as it is."""
     return text if "://" in text else os.path.abspath(text)
-
-
-def _check_address(text: str) -> None:
-    kind, _, rest = text.partition(":")
-    host, _, port = rest.rpartition(":")
-    if not (kind == "unix" and rest) and not (kind == "tcp" and host and port.isdigit() and int(port) < 65536):
-        raise ValueError(f"--server is {text!r}; write unix:/path/to/socket or tcp:host:port")
-
-
-def read_token(state_dir: str, environ: Mapping[str, str]) -> str:
-    """The secret of the state directory; the environment wins. Raises FileNotFoundError before the server made one."""
-    if environ.get(_TOKEN_VARIABLE):
-        return environ[_TOKEN_VARIABLE]
-    with open(os.path.join(state_dir, "token"), encoding="ascii") as file:
-        return file.read().strip()
-
-
-def _new_session() -> Session:
-    """Sorts by age, and never comes twice."""
-    return Session(f"{int(time.time()):x}-{secrets.token_hex(4)}")

@@ -41,6 +41,6 @@ def parse_address(text: str) -> Address:
             )
         return Address(path=rest)
     host, _, port = rest.rpartition(":")
-    if kind == "tcp" and host and port.isdigit() and int(port) < 65536:
+    if kind == "tcp" and host and port.isdecimal() and int(port) < 65536:
         return Address(host=host.strip("[]"), port=int(port))
     raise ValueError(f"{text!r} is not an address; write unix:/path/to/socket or tcp:host:port")

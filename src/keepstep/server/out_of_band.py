@@ -24,6 +24,9 @@ JOINING = ("bmc.cleared", "bmc.power.state", "bmc.boot")
 MAX_NEWS = 100
 """Signals of one look that are told; a log that storms is cut here, and the cut is told."""
 
+MAX_STANDING = 4096
+"""States of one controller that are remembered; one that invents parts is told no more than that."""
+
 
 class Pace(Struct, frozen=True, kw_only=True):
     """How often controllers are asked, and how many at once."""
@@ -152,16 +155,17 @@ class _Watch:
     def _states(self, reading: BmcReading) -> list[Observation]:
         """States that are new, and the end of those that are over."""
         now = {(x.signal, x.part): x for x in reading.observations if x.attributes.get("record") != "log"}
-        told = [x for key, x in now.items() if key not in self._standing]
+        over: list[Observation] = []
         if reading.reachable and reading.complete:
-            gone = {key: x for key, x in self._standing.items() if key not in now}
-            over = {key: x for key, x in gone.items() if not _unread(x, reading.unread)}
-            told += [_ended(x) for x in over.values()]
-            self._standing = {key: x for key, x in self._standing.items() if key not in over}
+            gone = {key: x for key, x in self._standing.items() if key not in now and not _unread(x, reading.unread)}
+            over = [_ended(x) for x in gone.values()]
+            self._standing = {key: x for key, x in self._standing.items() if key not in gone}
         elif reading.reachable:
             self._standing.pop(("bmc.unreachable", "bmc"), None)
-        self._standing |= now
-        return told
+        fresh = [key for key in now if key not in self._standing][: max(0, MAX_STANDING - len(self._standing))]
+        self._standing |= {key: x for key, x in now.items() if key in self._standing}
+        self._standing |= {key: now[key] for key in fresh}
+        return [now[key] for key in fresh] + over
 
     def _fact(self, seen: Observation) -> SignalSeen:
         return SignalSeen(

@@ -68,10 +68,10 @@ def test_a_full_disk_is_told_once(tmp_path: Path) -> None:
     heard = Heard()
     proc = mounts(tmp_path, "/dev/nvme0n1 /local xfs rw 0 0\n")
     run(
-        SpaceSource(["/local"], node="n1", proc=proc, question=question(1000, 0, 0, 0, 0, 0), period_s=0.01),
+        SpaceSource(["/local"], proc=proc, question=question(1000, 0, 0, 0, 0, 0), period_s=0.01),
         heard, lambda: len(heard.levels) > 3,
     )  # fmt: skip
-    assert [(x.signal, x.part, x.node) for x in heard.observations] == [("space.full", "mount//local", "n1")]
+    assert [(x.signal, x.part) for x in heard.observations] == [("space.full", "mount//local")]
 
 
 def test_a_shared_mount_that_does_not_answer_is_its_server(tmp_path: Path) -> None:
@@ -106,8 +106,8 @@ def test_drives_are_asked_through_smartctl_and_told_once(tmp_path: Path) -> None
     program.write_text(f"#!/bin/sh\nif [ \"$1\" = --scan ]; then echo '{scan}'; else echo '{json.dumps(REPORT)}'; fi\n")
     program.chmod(0o755)
     heard = Heard()
-    run(SmartSource(node="n1", program=str(program), period_s=0.05), heard, lambda: len(heard.levels) > 8)
-    assert [(x.signal, x.part, x.node) for x in heard.observations] == [("smart.failed", "disk/nvme3", "n1")]
+    run(SmartSource(program=str(program), period_s=0.05), heard, lambda: len(heard.levels) > 8)
+    assert [(x.signal, x.part) for x in heard.observations] == [("smart.failed", "disk/nvme3")]
     assert heard.names[0].parts == ("disk/nvme3", "disk/S1")
     assert heard.states[0] == "seen"
 
@@ -121,8 +121,8 @@ def test_without_smartctl_the_source_is_absent_and_ends() -> None:
 def test_an_array_that_degrades_is_told_once(tmp_path: Path) -> None:
     good = "Personalities : [raid1]\nmd0 : active raid1 b[1] a[0]\n      5 blocks super 1.2 [2/2] [UU]\n"
     (tmp_path / "mdstat").write_text(good)
-    watch = ArrayWatch(tmp_path, node="n1")
+    watch = ArrayWatch(tmp_path)
     assert watch.look(0.0).observations == []
     (tmp_path / "mdstat").write_text(good.replace("[2/2] [UU]", "[2/1] [U_]"))
-    assert [(x.signal, x.part, x.node) for x in watch.look(30.0).observations] == [("md.degraded", "disk/md0", "n1")]
+    assert [(x.signal, x.part) for x in watch.look(30.0).observations] == [("md.degraded", "disk/md0")]
     assert watch.look(60.0).observations == []

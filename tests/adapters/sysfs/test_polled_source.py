@@ -4,6 +4,8 @@ import asyncio
 import threading
 from typing import Literal
 
+import pytest
+
 from keepstep.adapters.sysfs.watching import Batch, Polled
 from keepstep.core.observation import Observation, Same
 
@@ -70,8 +72,24 @@ class Hanging:
 def test_a_look_that_does_not_come_back_is_a_signal_and_the_loop_goes_on() -> None:
     heard, watch = Heard(), Hanging()
     times = iter(range(0, 100_000, 15))
-    source = Polled(watch, 0.01, node="n1", clock=lambda: float(next(times)))
+    source = Polled(watch, 0.01, clock=lambda: float(next(times)))
     asyncio.run(until(lambda: heard.observations, source, heard))
     watch.free.set()
     assert (heard.observations[0].signal, heard.observations[0].attributes["probe"]) == ("probe.hung", "hanging")
     assert heard.states == ["failing"]
+
+
+class Broken:
+    name = "broken"
+
+    def look(self, now_s: float) -> Batch:
+        raise KeyError("a bug of the watch")
+
+
+def test_a_bug_of_a_watch_ends_the_source_where_it_is_seen() -> None:
+    async def run() -> None:
+        async with asyncio.timeout(20):
+            await Polled(Broken(), 0.01).run(Heard())
+
+    with pytest.raises(KeyError, match="a bug of the watch"):
+        asyncio.run(run())

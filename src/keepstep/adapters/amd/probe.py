@@ -4,8 +4,6 @@ The library is not on the package registries in a form that runs everywhere: it 
 Must not judge what it sees.
 """
 
-import json
-import os
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -13,14 +11,10 @@ from typing import Any
 
 import amdsmi
 
+from keepstep.adapters.devices.telling import rest, say
+
 Facts = Iterator[tuple[str, Any]]
-_PARENT = os.getppid()
 _LOST = ("busy", "not found", "no such device", "dead", "i/o")
-
-
-def say(**line: Any) -> None:
-    sys.stdout.write(json.dumps(line) + "\n")
-    sys.stdout.flush()
 
 
 def _one(call: Callable[..., Any], *arguments: Any) -> Any:
@@ -126,11 +120,8 @@ def main(interval_s: float) -> int:
         except amdsmi.AmdSmiException as error:
             say(failed=f"AMD's library: {error}")
             return 1
-        until_s = time.monotonic() + interval_s
-        while time.monotonic() < until_s:
-            if os.getppid() != _PARENT:
-                return 0
-            time.sleep(min(1.0, interval_s))
+        if not rest(interval_s):
+            return 0
 
 
 if __name__ == "__main__":

@@ -41,8 +41,11 @@ class Dependency:
     def _check_url(self) -> None:
         parts = urlsplit(self.url)
         schemes = _SCHEMES[self.kind]
-        # ``port`` raises ValueError by itself where it is no number.
-        if parts.scheme not in schemes or not parts.hostname or (self.kind == "tcp" and parts.port is None):
+        try:
+            port = parts.port
+        except ValueError as error:
+            raise ValueError(f"url is {self.url!r}: {str(error)[:1].lower()}{str(error)[1:]}") from None
+        if parts.scheme not in schemes or not parts.hostname or (self.kind == "tcp" and port is None):
             forms = " or ".join(f"{scheme}://HOST" + (":PORT" if self.kind == "tcp" else "/…") for scheme in schemes)
             raise ValueError(f"url is {self.url!r}; for kind {self.kind!r} write {forms}")
 

@@ -43,7 +43,8 @@ async def look(dependency: Dependency, node: str) -> Answer:
     except TimeoutError as error:
         why = str(error) or f"no answer within {dependency.limit_s:g} s"
         return Answer(False, why, clock() - started_s, late=True)
-    except (OSError, NotWell, asyncio.IncompleteReadError, asyncio.LimitOverrunError) as error:
+    except (OSError, ValueError, NotWell, asyncio.IncompleteReadError, asyncio.LimitOverrunError) as error:
+        # ValueError: a host name that no certificate can be of. One that is declared wrongly must not end all other looks.
         return Answer(False, _words(error), clock() - started_s)
     return Answer(True, "", clock() - started_s)
 

@@ -14,8 +14,8 @@ PERIOD_S = 30.0
 class ArrayWatch:
     name = "md"
 
-    def __init__(self, proc: Path = Path("/proc"), node: str = "") -> None:
-        self._path, self._node = proc / "mdstat", node
+    def __init__(self, proc: Path = Path("/proc")) -> None:
+        self._path = proc / "mdstat"
         self._files = KeptFiles()
         self._text = ""
         self._told: set[tuple[str, str]] = set()
@@ -33,8 +33,6 @@ class ArrayWatch:
         found = {(seen.part, seen.signal) for seen in reading.observations}
         for seen in reading.observations:
             if (seen.part, seen.signal) not in self._told:
-                batch.observations.append(
-                    replace(seen, node=self._node, source=self.name, at_s=now_s, clock=CLOCK, line=0)
-                )
+                batch.observations.append(replace(seen, source=self.name, at_s=now_s, clock=CLOCK, line=0))
         self._told = found
         return batch

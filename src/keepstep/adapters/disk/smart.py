@@ -24,10 +24,8 @@ TIMEOUT_S = 60.0
 class SmartSource:
     name = "smart"
 
-    def __init__(
-        self, node: str = "", program: str = "smartctl", period_s: float = PERIOD_S, timeout_s: float = TIMEOUT_S
-    ) -> None:
-        self._node, self._program, self._period_s, self._timeout_s = node, program, period_s, timeout_s
+    def __init__(self, program: str = "smartctl", period_s: float = PERIOD_S, timeout_s: float = TIMEOUT_S) -> None:
+        self._program, self._period_s, self._timeout_s = program, period_s, timeout_s
         self._probes, self._told = Probes(), Standing()
 
     async def run(self, outlet: Outlet) -> None:
@@ -53,9 +51,9 @@ class SmartSource:
             found = _json(answer.stdout)
             if smart_json.is_report(found):
                 drives.append(smart_json.of_report(found))
-        told = drives_of.judge(drives, self._node, self.name, "")
+        told = drives_of.judge(drives, "", self.name, "")
         for same in smart_json.serials(drives):
-            outlet.same(replace(same, node=self._node))
+            outlet.same(same)
         standing = {(seen.part, seen.signal): seen for seen in told.observations}
         for drive in drives:
             _levels(drive, outlet)
@@ -67,7 +65,7 @@ class SmartSource:
     def _hung(self, device: str) -> Observation:
         detail = f"{device} has not answered {self._program} within {self._timeout_s:g} s"
         return Observation(
-            signal="probe.hung", node=self._node, part=f"disk/{device.rpartition('/')[2]}", detail=detail,
+            signal="probe.hung", part=f"disk/{device.rpartition('/')[2]}", detail=detail,
             attributes={"probe": f"{self._program} {device}"}, source=self.name, at_s=time.monotonic(), clock=CLOCK,
         )  # fmt: skip
 

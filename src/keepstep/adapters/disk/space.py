@@ -29,11 +29,11 @@ class SpaceSource:
     name = "space"
 
     def __init__(
-        self, mounts: Sequence[str], node: str = "", proc: Path = Path("/proc"),
+        self, mounts: Sequence[str], proc: Path = Path("/proc"),
         question: tuple[str, ...] = (sys.executable, "-I", "-S", "-c", _QUESTION),
         period_s: float = PERIOD_S, timeout_s: float = TIMEOUT_S,
     ) -> None:  # fmt: skip
-        self._mounts, self._node, self._proc, self._question = tuple(mounts), node, proc, question
+        self._mounts, self._proc, self._question = tuple(mounts), proc, question
         self._period_s, self._timeout_s = period_s, timeout_s
         self._probes, self._told = Probes(), Standing()
         self._clock: Callable[[], float] = time.monotonic
@@ -90,6 +90,6 @@ class SpaceSource:
 
     def _seen(self, signal: str, part: str, detail: str, **attributes: str) -> Observation:
         return Observation(
-            signal=signal, node=self._node, part=part, detail=detail[:500], attributes=attributes, source=self.name,
+            signal=signal, part=part, detail=detail[:500], attributes=attributes, source=self.name,
             at_s=self._clock(), clock=CLOCK,
         )  # fmt: skip

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from keepstep.adapters.local import procfs
 from keepstep.adapters.probe import Probes
+from keepstep.core.figures import whole
 
 _DEADLINE_S = 10.0
 _PID_FILE_BYTES = 64
@@ -61,9 +62,10 @@ def _by_pid(path: str) -> str:
             words = file.read(_PID_FILE_BYTES).split()
     except OSError as error:
         return f"{path}: {error.strerror}"
-    if not words or not words[0].isdigit():
+    pid = whole(words[0]) if words else None
+    if pid is None:
         return f"{path} holds no pid"
-    found = procfs.stat(int(words[0]))
+    found = procfs.stat(pid)
     if found is None or found.state in "ZX":
         return f"pid {words[0]} of {path} does not live"
     return ""

@@ -37,7 +37,7 @@ class IpmiBmc:
 
     def __init__(self, address: str, user: str, password: str) -> None:
         host, _, port = address.rpartition(":") if address.count(":") == 1 else (address, "", "")
-        if _HOST.fullmatch(host) is None or (port and not port.isdigit()):
+        if _HOST.fullmatch(host) is None or (port and not port.isdecimal()):
             raise ValueError(f"{address!r} is no address of an IPMI controller: host or host:port")
         self._command = ["-I", "lanplus", "-C", "3", "-R", "1", "-N", "3", "-H", host, "-U", user, "-E"]
         self._command += ["-p", port] if port else []

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from keepstep.adapters.kmsg.position import Position
+from keepstep.core.figures import whole
 
 BATCH_LINES = 500
 BATCH_PAUSE_S = 0.05
@@ -144,7 +145,7 @@ class DeviceFeed:
 def _number(record: str) -> int:
     """Sequence number of a raw record ``priority,number,µs,flags;text``; 0 where there is none."""
     fields = record[:64].split(",", 2)
-    return int(fields[1]) if len(fields) == 3 and fields[1].isdigit() else 0
+    return (whole(fields[1]) if len(fields) == 3 else None) or 0
 
 
 class JournalFeed:
@@ -202,8 +203,7 @@ def _monotonic_us(line: str) -> int:
     _, found, rest = line.partition('"__MONOTONIC_TIMESTAMP":"')
     if not found:
         _, found, rest = line.partition('"__MONOTONIC_TIMESTAMP" : "')
-    digits = rest.partition('"')[0]
-    return int(digits) if digits.isdigit() else 0
+    return whole(rest.partition('"')[0]) or 0
 
 
 async def _lines_of(stream: asyncio.StreamReader) -> AsyncIterator[list[str]]:

@@ -46,6 +46,7 @@ class KernelLogSource:
         self._mark = ("", 0)
         self._lost = 0
         self._broken = 0
+        self._has_worked = False
 
     async def run(self, outlet: Outlet) -> None:
         keeping = asyncio.ensure_future(self._keep_position())
@@ -58,7 +59,7 @@ class KernelLogSource:
             keeping.cancel()
 
     async def _follow_first_that_works(self, outlet: Outlet) -> bool:
-        """True after a feed that worked has broken; False where none is here."""
+        """True where a feed has worked, now or before: it may come back. False where there never was one."""
         reasons = []
         for feed in self._feeds():
             try:
@@ -68,8 +69,8 @@ class KernelLogSource:
             except OSError as error:
                 outlet.coverage("failing", f"{feed.name}: {error}")
                 return True
-        outlet.coverage("absent", "; ".join(reasons))
-        return False
+        outlet.coverage("failing" if self._has_worked else "absent", "; ".join(reasons))
+        return self._has_worked
 
     def _feeds(self) -> Iterable[Feed]:
         if self._path:
@@ -87,7 +88,7 @@ class KernelLogSource:
         loop = asyncio.get_running_loop()
         async for batch in feed.batches():
             if not seen:
-                seen = True
+                seen = self._has_worked = True
                 outlet.coverage("seen", feed.name)
             if was_old and not batch.old:
                 self._flush(outlet, True)

@@ -60,7 +60,7 @@ def environment(pid: int) -> dict[bytes, bytes]:
 
 def pids() -> Iterator[int]:
     for name in os.listdir("/proc"):
-        if name.isdigit():
+        if name.isdecimal():
             yield int(name)
 
 

@@ -6,7 +6,6 @@ only: whoever started it kills it. Keeps no state that matters; must not judge w
 Lines: ``begin``, then ``card`` for each device and slice, then ``end``; ``event``; ``absent`` or ``failed`` before it ends.
 """
 
-import json
 import os
 import sys
 import time
@@ -14,6 +13,7 @@ from typing import Any
 
 import pynvml as nvml
 
+from keepstep.adapters.devices.telling import is_heard, say
 from keepstep.adapters.nvml.questions import FATAL, Facts, Fatal, facts_of, one, text
 
 WANTED = 2 | 8 | 1024 | 2048 | 4096 | 8192 | 16384 | 32768
@@ -27,11 +27,6 @@ _START = {
 }
 _WAIT_MS = 1000
 _NO_INSTANCE = 0xFFFFFFFF
-
-
-def say(**line: Any) -> None:
-    sys.stdout.write(json.dumps(line) + "\n")
-    sys.stdout.flush()
 
 
 class Watch:
@@ -105,7 +100,7 @@ class Watch:
     def wait(self, until_s: float) -> None:
         """Tells events as they come; returns early where the devices should be asked at once."""
         while (left_s := until_s - time.monotonic()) > 0:
-            if os.getppid() != _PARENT:
+            if not is_heard():
                 raise SystemExit(0)
             wait_ms = max(1, min(_WAIT_MS, int(left_s * 1000)))
             if self.events is None:
@@ -148,9 +143,6 @@ def _identity(handle: Any) -> dict[str, str]:
     if pci is not None:
         found["pci"] = text(pci.busId)
     return found
-
-
-_PARENT = os.getppid()
 
 
 def main(interval_s: float) -> int:

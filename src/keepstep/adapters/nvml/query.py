@@ -3,24 +3,15 @@
 Lines as ``probe`` says them. The tool is slow and not light: whoever starts this asks seldom. Must not judge what it says.
 """
 
-import json
-import os
 import subprocess
 import sys
-import time
 from typing import Any
 
+from keepstep.adapters.devices.telling import rest, say
 from keepstep.evidence.gpu.card import Card
 from keepstep.evidence.gpu.nvidia_smi_xml import query_of
 from keepstep.evidence.gpu.smi import Query
 from keepstep.evidence.reading import Reading
-
-_PARENT = os.getppid()
-
-
-def say(**line: Any) -> None:
-    sys.stdout.write(json.dumps(line) + "\n")
-    sys.stdout.flush()
 
 
 def sweep() -> bool:
@@ -57,11 +48,8 @@ def main(interval_s: float) -> int:
     while True:
         if not sweep():
             return 1
-        until_s = time.monotonic() + interval_s
-        while time.monotonic() < until_s:
-            if os.getppid() != _PARENT:
-                return 0
-            time.sleep(min(1.0, interval_s))
+        if not rest(interval_s):
+            return 0
 
 
 if __name__ == "__main__":

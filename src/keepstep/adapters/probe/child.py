@@ -12,7 +12,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -41,7 +41,7 @@ class Probe:
 class _Child:
     """A running process and its pipes, seen through descriptors only."""
 
-    def __init__(self, argv: Sequence[str], stdin: bytes, environ: Mapping[str, str]) -> None:
+    def __init__(self, argv: Sequence[str], stdin: bytes) -> None:
         """Raises OSError where the program cannot be started."""
         self._loop = asyncio.get_running_loop()
         self.ended = asyncio.Event()
@@ -50,7 +50,7 @@ class _Child:
         self.output: dict[int, bytearray] = {1: bytearray(), 2: bytearray()}
         self._readers: dict[int, int] = {}
         self._stdin: int | None = None
-        self.pid = self._spawn(argv, environ)
+        self.pid = self._spawn(argv)
         self._pidfd = os.pidfd_open(self.pid)
         self._loop.add_reader(self._pidfd, self._reap)
         for number, descriptor in self._readers.items():
@@ -58,7 +58,7 @@ class _Child:
             self._loop.add_reader(descriptor, self._read, number)
         self._feed(stdin)
 
-    def _spawn(self, argv: Sequence[str], environ: Mapping[str, str]) -> int:
+    def _spawn(self, argv: Sequence[str]) -> int:
         program = shutil.which(argv[0])
         if program is None:
             raise FileNotFoundError(f"there is no program {argv[0]}")
@@ -70,7 +70,7 @@ class _Child:
                 ends += [read_end, write_end]
                 theirs = read_end if number == 0 else write_end
                 actions.append((os.POSIX_SPAWN_DUP2, theirs, number))
-            pid = os.posix_spawn(program, list(argv), dict(environ), file_actions=actions, setsid=True)
+            pid = os.posix_spawn(program, list(argv), dict(os.environ), file_actions=actions, setsid=True)
         except BaseException:
             for descriptor in ends:
                 os.close(descriptor)
@@ -160,10 +160,7 @@ class Probes:
         """Name of a probe -> pid of the child that it left behind."""
         return {name: child.pid for name, child in self._left.items()}
 
-    async def run(
-        self, argv: Sequence[str], deadline_s: float, *, stdin: bytes = b"", name: str = "",
-        environ: Mapping[str, str] | None = None,
-    ) -> Probe:  # fmt: skip
+    async def run(self, argv: Sequence[str], deadline_s: float, *, stdin: bytes = b"", name: str = "") -> Probe:
         """Never raises for what the program does, and returns soon after the deadline whatever happens."""
         name = name or "\0".join(argv)
         earlier = self._left.get(name)
@@ -172,7 +169,7 @@ class Probes:
             return Probe(outcome="hung", detail=detail, left=True)
         started_s = time.monotonic()
         try:
-            child = _Child(argv, stdin, os.environ if environ is None else environ)
+            child = _Child(argv, stdin)
         except OSError as error:
             return Probe(outcome="failed", detail=f"{argv[0]} was not started: {error.strerror or error}")
         try:
@@ -243,7 +240,7 @@ async def resolve(host: str, deadline_s: float) -> list[str]:
     argv = ["getent", "ahosts", host] if shutil.which("getent") else [sys.executable, "-I", "-S", "-c", _RESOLVE, host]
     found = await run_probe(argv, deadline_s, name=f"resolve {host}")
     addresses = list(
-        dict.fromkeys(line.split()[0] for line in found.stdout.decode("ascii", "replace").split("\n") if line)
+        dict.fromkeys(line.split()[0] for line in found.stdout.decode("ascii", "replace").split("\n") if line.strip())
     )
     if found.outcome == "hung":
         raise TimeoutError(f"the name {host} is not resolved within {deadline_s:g} s")

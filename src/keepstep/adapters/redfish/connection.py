@@ -19,6 +19,7 @@ CONNECT_S = 4.0
 READ_S = 10.0
 RETRY_DELAY_S = 0.3
 MAX_BODY_BYTES = 16 * 1024 * 1024
+_PIECE_BYTES = 65_536
 _FINGERPRINT = re.compile(r"[0-9a-f]{64}")
 
 logging.getLogger("sushy").setLevel(logging.CRITICAL)  # what it finds is told by the look, once
@@ -42,15 +43,39 @@ class NotThere(NotReadable):
     """The service has no such resource."""
 
 
-class _Pinned(HTTPAdapter):
-    """Accepts the one certificate of a fingerprint, whoever signed it, and no other."""
+class _Bounded(HTTPAdapter):
+    """Reads an answer up to its limits of size and of time, and accepts one certificate only where a fingerprint is given."""
 
-    def __init__(self, fingerprint: str) -> None:
+    def __init__(self, fingerprint: str = "") -> None:
         self._fingerprint = fingerprint
         super().__init__()
 
     def init_poolmanager(self, *arguments: Any, **keywords: Any) -> None:
-        super().init_poolmanager(*arguments, assert_fingerprint=self._fingerprint, **keywords)
+        super().init_poolmanager(*arguments, assert_fingerprint=self._fingerprint or None, **keywords)
+
+    def send(self, request: requests.PreparedRequest, *arguments: Any, **keywords: Any) -> requests.Response:
+        until_s = time.monotonic() + CONNECT_S + READ_S
+        response = super().send(request, *arguments, **keywords)
+        found = bytearray()
+        for piece in response.iter_content(_PIECE_BYTES):
+            found += piece
+            if len(found) > MAX_BODY_BYTES or time.monotonic() > until_s:
+                response.close()
+                raise requests.exceptions.ContentDecodingError(
+                    f"{request.url}: the answer does not end within {READ_S:g} s and {MAX_BODY_BYTES >> 20} MiB",
+                    request=request,
+                )
+        response._content = bytes(found)
+        return response
+
+
+class _Elsewhere(HTTPAdapter):
+    """Any other host. A link or a redirection must not carry our session to somebody whom the controller names."""
+
+    def send(self, request: requests.PreparedRequest, *_: Any, **__: Any) -> requests.Response:
+        raise requests.exceptions.InvalidURL(
+            f"{request.url} leads to another host and is not followed", request=request
+        )
 
 
 class _Nobody(auth.AuthBase):  # type: ignore[misc]
@@ -87,10 +112,16 @@ class Connection:
         parts = urlsplit(url if "//" in url else f"https://{url}")
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ValueError(f"{url!r} is no address of a Redfish service: https://host[:port]")
-        self.url = f"{parts.scheme}://{parts.netloc}"
+        if "@" in parts.netloc:
+            raise ValueError(
+                "the address holds a user; write https://host[:port], and user and password_file beside it"
+            )
+        if fingerprint and parts.scheme != "https":
+            raise ValueError(f"{url!r} has no certificate that a fingerprint could be of; write https://")
+        self.url = f"{parts.scheme}://{parts.netloc}".lower()
         self._user, self._password = user, password
-        self._pin = _Pinned(fingerprint_of(fingerprint)) if fingerprint else None
-        self._verify = False if self._pin is not None else verify
+        self._fingerprint = fingerprint_of(fingerprint) if fingerprint else ""
+        self._verify = False if self._fingerprint else verify
         self._root: sushy.Sushy | None = None
         self._connector: connector.Connector | None = None
 
@@ -101,8 +132,10 @@ class Connection:
                 self.url, verify=self._verify, server_side_retries=1, server_side_retries_delay=RETRY_DELAY_S,
                 default_request_timeout=READ_S, connect_timeout=CONNECT_S,
             )  # fmt: skip
-            if self._pin is not None:
-                self._connector._session.mount("https://", self._pin)  # sushy offers no other place for a certificate
+            session = self._connector._session  # sushy offers no other place for a certificate and for limits
+            session.mount("https://", _Elsewhere())
+            session.mount("http://", _Elsewhere())
+            session.mount(f"{self.url}/", _Bounded(self._fingerprint))
             mechanism = auth.SessionOrBasicAuth(self._user, self._password) if self._user else _Nobody()
             try:
                 self._root = sushy.Sushy(self.url, auth=mechanism, connector=self._connector)
@@ -119,7 +152,7 @@ class Connection:
         if left_s <= 0:
             raise NotReadable(f"{path}: no time left for it in this look")
         try:
-            response = self._connector.get(path, timeout=min(READ_S, max(left_s, 0.5)))
+            response = self._connector.get(_on_this_host(path), timeout=min(READ_S, max(left_s, 0.5)))
         except exceptions.ResourceNotFoundError:
             raise NotThere(f"{path}: not there") from None
         except exceptions.HTTPError as error:
@@ -146,6 +179,15 @@ class Connection:
             except TRIPS:
                 pass  # it ends by itself after a while
         self.drop()
+
+
+def _on_this_host(link: str) -> str:
+    """Links may be whole addresses; what they say of a host does not count."""
+    try:
+        parts = urlsplit(link)
+    except ValueError as error:
+        raise NotReadable(f"{link[:200]!r} is no link: {error}") from None
+    return f"/{parts.path.lstrip('/')}" + (f"?{parts.query}" if parts.query else "")
 
 
 def parsed(path: str, content: bytes) -> Any:

@@ -177,7 +177,7 @@ def newer(entries: list[Body], last: str | None) -> tuple[list[Body], str | None
     if not numbered:
         return ([], "0" if last is not None else None) if not entries else (_by_name(entries, last))
     top = numbered[-1][0]
-    seen = int(last) if last is not None and last.isdigit() else -1
+    seen = int(last) if last is not None and last.isdecimal() else -1
     if seen > top:
         seen = -1  # the log was cleared: its numbers began again
     return [body for number, body in numbered if number > seen], str(top)

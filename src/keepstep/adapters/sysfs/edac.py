@@ -1,10 +1,9 @@
 """Errors of host memory as the kernel counts them, by controller and by DIMM where it can tell."""
 
-import os
 from pathlib import Path
 
 from keepstep.adapters.sysfs.deltas import Growth
-from keepstep.adapters.sysfs.watching import CLOCK, Batch, KeptFiles
+from keepstep.adapters.sysfs.watching import CLOCK, Batch, KeptFiles, listed
 from keepstep.evidence.network.port import Origin
 
 PERIOD_S = 60.0
@@ -14,20 +13,20 @@ CORRECTED_PER_DAY = 1000
 class EdacWatch:
     name = "edac"
 
-    def __init__(self, root: Path = Path("/sys"), node: str = "") -> None:
-        self._base, self._node = root / "devices/system/edac/mc", node
+    def __init__(self, root: Path = Path("/sys")) -> None:
+        self._base = root / "devices/system/edac/mc"
         self._files = KeptFiles()
         self._growth: dict[str, Growth] = {}
 
     def look(self, now_s: float) -> Batch:
         batch = Batch()
-        origin = Origin(source="edac", node=self._node, at_s=now_s, clock=CLOCK)
-        controllers = [name for name in _listed(self._base) if name.startswith("mc")]
+        origin = Origin(source="edac", at_s=now_s, clock=CLOCK)
+        controllers = [name for name in listed(self._base) if name.startswith("mc")]
         if not controllers:
             batch.coverage = ("absent", "no memory controller reports errors")
         for controller in controllers:
             folder = self._base / controller
-            dimms = [name for name in _listed(folder) if name.startswith(("dimm", "rank")) and name[4:].isdigit()]
+            dimms = [name for name in listed(folder) if name.startswith(("dimm", "rank")) and name[4:].isdecimal()]
             for dimm in dimms:
                 label = self._files.text(folder / dimm / "dimm_label") or f"{controller}/{dimm}"
                 self._counts(folder / dimm, "dimm_", f"dimm/{label}", origin, batch)
@@ -49,10 +48,3 @@ class EdacWatch:
             if grown >= limit:
                 growth.since_reset()
                 batch.observations.append(origin.seen(signal, part, f"{grown} more, {value} in all", value=str(grown)))
-
-
-def _listed(folder: Path) -> list[str]:
-    try:
-        return sorted(os.listdir(folder))
-    except OSError:
-        return []

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from keepstep.adapters.sysfs.deltas import Growth, Standing
 from keepstep.adapters.sysfs.watching import CLOCK, Batch, KeptFiles
+from keepstep.core.figures import whole
 from keepstep.core.observation import pci_name
 from keepstep.evidence.network.port import Origin
 
@@ -25,8 +26,8 @@ _AER = {"fatal": "TOTAL_ERR_FATAL", "nonfatal": "TOTAL_ERR_NONFATAL", "correctab
 class PciWatch:
     name = "pci"
 
-    def __init__(self, root: Path = Path("/sys"), node: str = "") -> None:
-        self._base, self._node = root / "bus/pci/devices", node
+    def __init__(self, root: Path = Path("/sys")) -> None:
+        self._base = root / "bus/pci/devices"
         self._files = KeptFiles()
         self._kinds: dict[str, str] = {}
         self._widest: dict[str, int] = {}
@@ -37,7 +38,7 @@ class PciWatch:
 
     def look(self, now_s: float) -> Batch:
         batch = Batch()
-        origin = Origin(source="pci", node=self._node, at_s=now_s, clock=CLOCK)
+        origin = Origin(source="pci", at_s=now_s, clock=CLOCK)
         try:
             there = set(os.listdir(self._base))
         except OSError as error:
@@ -105,6 +106,6 @@ class PciWatch:
 def _total(text: str | None, name: str) -> int | None:
     for line in (text or "").splitlines():
         word, _, value = line.strip().partition(" ")
-        if word == name and value.strip().isdigit():
-            return int(value)
+        if word == name:
+            return whole(value.strip())
     return None

@@ -12,7 +12,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from keepstep.adapters.sysfs.deltas import Watched
-from keepstep.adapters.sysfs.watching import CLOCK, Batch, KeptFiles
+from keepstep.adapters.sysfs.watching import CLOCK, Batch, KeptFiles, listed
 from keepstep.evidence.network import port as ports_of
 from keepstep.evidence.network import tree as trees
 from keepstep.evidence.network.counters import LIMITS, WIDTH_BITS
@@ -33,8 +33,8 @@ class PortWatch:
 
     name = "ports"
 
-    def __init__(self, root: Path = Path("/sys"), node: str = "", rails: frozenset[str] = frozenset()) -> None:
-        self._root, self._node, self._rails = root, node, rails
+    def __init__(self, root: Path = Path("/sys"), rails: frozenset[str] = frozenset()) -> None:
+        self._root, self._rails = root, rails
         self._files = KeptFiles()
         self._ports: dict[tuple[str, str], Port] = {}
         self._state: dict[tuple[str, str], str] = {}
@@ -45,7 +45,7 @@ class PortWatch:
 
     def look(self, now_s: float) -> Batch:
         batch = Batch()
-        origin = Origin(source="ports", node=self._node, at_s=now_s, clock=CLOCK)
+        origin = Origin(source="ports", at_s=now_s, clock=CLOCK)
         if now_s - self._enumerated_s >= ENUMERATE_EVERY_S:
             self._enumerated_s = now_s
             self._enumerate(origin, batch)
@@ -78,17 +78,17 @@ class PortWatch:
 
     def _pairs(self) -> Iterator[tuple[str, str]]:
         base = self._root / "class/infiniband"
-        for device in _listed(base):
+        for device in listed(base):
             address = _pci_of(base / device)
             prefix = f"/sys/bus/pci/devices/{address}/infiniband/{device}" if address else f"/infiniband/{device}"
             for fact in _FACTS:
                 if (value := _once(base / device / fact)) is not None:
                     yield f"{prefix}/{fact}", value
-            for number in _listed(base / device / "ports"):
+            for number in listed(base / device / "ports"):
                 for name in _STATES:
                     if (value := _once(base / device / "ports" / number / name)) is not None:
                         yield f"{prefix}/ports/{number}/{name}", value
-            for netdev in _listed(base / device / "device/net"):
+            for netdev in listed(base / device / "device/net"):
                 yield (
                     f"/infiniband/{device}/device/net/{netdev}/operstate",
                     _once(self._root / "class/net" / netdev / "operstate") or "",
@@ -99,14 +99,14 @@ class PortWatch:
         return [
             (name, base / folder / name)
             for folder in ("counters", "hw_counters")
-            for name in _listed(base / folder)
+            for name in listed(base / folder)
             if name in LIMITS
         ]
 
     def _interfaces(self) -> list[str]:
         base = self._root / "class/net"
         return [
-            name for name in _listed(base)
+            name for name in listed(base)
             if not _MANAGEMENT.match(name)
             and (base / name / "device").exists()
             and not (base / name / "device/physfn").exists()
@@ -158,13 +158,6 @@ class PortWatch:
             limit = watched.limit
             detail = f"{name} grew by {grown} within {limit.window_s:g} s; {limit.count} are too many"
             batch.observations.append(origin.seen(limit.signal, part, detail, value=str(grown), counter=name))
-
-
-def _listed(folder: Path) -> list[str]:
-    try:
-        return sorted(os.listdir(folder))
-    except OSError:
-        return []
 
 
 def _once(path: Path) -> str | None:

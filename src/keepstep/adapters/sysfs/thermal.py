@@ -4,12 +4,11 @@ A limit is the sensor's own; one that has none is only passed on as a level. Rea
 are a sensor's way to say that it has none.
 """
 
-import os
 import re
 from pathlib import Path
 
 from keepstep.adapters.sysfs.deltas import Growth, Standing
-from keepstep.adapters.sysfs.watching import CLOCK, Batch, KeptFiles
+from keepstep.adapters.sysfs.watching import CLOCK, Batch, KeptFiles, listed
 from keepstep.evidence.network.port import Origin
 
 PERIOD_S = 30.0
@@ -21,8 +20,8 @@ _FAN = re.compile(r"^(fan\d+)_input$")
 class ThermalWatch:
     name = "thermal"
 
-    def __init__(self, root: Path = Path("/sys"), node: str = "") -> None:
-        self._root, self._node = root, node
+    def __init__(self, root: Path = Path("/sys")) -> None:
+        self._root = root
         self._files = KeptFiles()
         self._sensors: list[tuple[str, str, Path, int | None]] | None = None
         """(part, ``temp`` or ``fan``, file, critical limit in millidegrees)"""
@@ -33,7 +32,7 @@ class ThermalWatch:
 
     def look(self, now_s: float) -> Batch:
         batch = Batch()
-        origin = Origin(source="thermal", node=self._node, at_s=now_s, clock=CLOCK)
+        origin = Origin(source="thermal", at_s=now_s, clock=CLOCK)
         if self._sensors is None:
             self._sensors = self._find()
         for part, kind, path, critical in self._sensors:
@@ -63,9 +62,9 @@ class ThermalWatch:
     def _find(self) -> list[tuple[str, str, Path, int | None]]:
         found: list[tuple[str, str, Path, int | None]] = []
         base = self._root / "class/hwmon"
-        for monitor in _listed(base):
+        for monitor in listed(base):
             name = self._files.text(base / monitor / "name") or monitor
-            for file in _listed(base / monitor):
+            for file in listed(base / monitor):
                 if match := _TEMPERATURE.match(file):
                     critical = self._files.number(base / monitor / f"{match.group(1)}_crit")
                     label = self._files.text(base / monitor / f"{match.group(1)}_label") or match.group(1)
@@ -79,7 +78,7 @@ class ThermalWatch:
                     )
                 elif match := _FAN.match(file):
                     found.append((f"fan/{name}.{match.group(1)}", "fan", base / monitor / file, None))
-        for domain in _listed(self._root / "class/powercap"):
+        for domain in listed(self._root / "class/powercap"):
             path = self._root / "class/powercap" / domain / "constraint_0_power_limit_uw"
             limit = self._files.number(path)
             if limit:
@@ -104,10 +103,3 @@ class ThermalWatch:
             if value is not None:
                 growth.feed(value, now_s)
                 self._energy[path] = (growth, now_s)
-
-
-def _listed(folder: Path) -> list[str]:
-    try:
-        return sorted(os.listdir(folder))
-    except OSError:
-        return []

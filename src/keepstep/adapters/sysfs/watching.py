@@ -6,6 +6,7 @@ daemon thread: the loop goes on, and that a look does not come back is a signal 
 
 import asyncio
 import contextlib
+import logging
 import os
 import threading
 import time
@@ -15,8 +16,11 @@ from typing import Literal, Protocol
 
 from msgspec import Struct, field
 
+from keepstep.core.figures import whole
 from keepstep.core.observation import Observation, Same
 from keepstep.ports import Outlet
+
+log = logging.getLogger("keepstep.agent")
 
 HANGS_AFTER_S = 20.0
 CLOCK = "kernel"
@@ -40,6 +44,14 @@ class Watch(Protocol):
     def look(self, now_s: float) -> Batch: ...
 
 
+def listed(folder: Path) -> list[str]:
+    """Names in a folder, sorted; none where it is not there or cannot be read now."""
+    try:
+        return sorted(os.listdir(folder))
+    except OSError:
+        return []
+
+
 class KeptFiles:
     """Files that are read again and again through descriptors that stay open."""
 
@@ -58,9 +70,9 @@ class KeptFiles:
             return None
 
     def number(self, path: Path) -> int | None:
-        text = self.text(path)
-        digits = (text or "").removeprefix("-")
-        return int(text) if text and digits.isdigit() and digits.isascii() and len(digits) < 21 else None
+        text = self.text(path) or ""
+        number = whole(text.removeprefix("-"))
+        return -number if number is not None and text.startswith("-") else number
 
     def forget(self, path: Path) -> None:
         descriptor = self._open.pop(path, None)
@@ -76,23 +88,26 @@ class KeptFiles:
 class Polled:
     """The source of a watch."""
 
-    def __init__(
-        self, watch: Watch, period_s: float, node: str = "", clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, watch: Watch, period_s: float, clock: Callable[[], float] = time.monotonic) -> None:
         self.name = watch.name
-        self._watch, self._period_s, self._node, self._clock = watch, period_s, node, clock
-        self._stop = threading.Event()
+        self._watch, self._period_s, self._clock = watch, period_s, clock
         self._begun_s: float | None = None
+        self._broken: Exception | None = None
 
     async def run(self, outlet: Outlet) -> None:
         loop = asyncio.get_running_loop()
-        self._stop.clear()
-        thread = threading.Thread(target=self._look_on, args=(loop, outlet), name=f"watch-{self.name}", daemon=True)
+        stop = threading.Event()
+        self._begun_s = self._broken = None
+        thread = threading.Thread(
+            target=self._look_on, args=(loop, outlet, stop), name=f"watch-{self.name}", daemon=True
+        )
         thread.start()
         hung = False
         try:
             while True:
-                await asyncio.sleep(max(self._period_s, 1.0))
+                await asyncio.sleep(min(max(self._period_s, 1.0), HANGS_AFTER_S))
+                if self._broken is not None:
+                    raise self._broken
                 begun = self._begun_s
                 late_s = self._clock() - begun if begun is not None else 0.0
                 if late_s > HANGS_AFTER_S and not hung:
@@ -101,18 +116,26 @@ class Polled:
                     outlet.observe(self._hung(late_s))
                 hung = hung and late_s > HANGS_AFTER_S
         finally:
-            self._stop.set()
+            stop.set()
 
     def _hung(self, late_s: float) -> Observation:
         detail = f"reading {self.name} has not come back for {late_s:.0f} s"
         return Observation(
-            signal="probe.hung", node=self._node, detail=detail, attributes={"probe": self.name}, source=self.name,
+            signal="probe.hung", detail=detail, attributes={"probe": self.name}, source=self.name,
             at_s=self._clock(), clock=CLOCK,
         )  # fmt: skip
 
-    def _look_on(self, loop: asyncio.AbstractEventLoop, outlet: Outlet) -> None:
+    def _look_on(self, loop: asyncio.AbstractEventLoop, outlet: Outlet, stop: threading.Event) -> None:
+        try:
+            self._look_again(loop, outlet, stop)
+        except Exception as error:
+            # A bug of the watch must not end in this thread unseen: whoever runs the source is told, and starts it again.
+            log.exception("the watch %s broke", self.name)
+            self._broken = error
+
+    def _look_again(self, loop: asyncio.AbstractEventLoop, outlet: Outlet, stop: threading.Event) -> None:
         told: tuple[str, str] | None = None
-        while not self._stop.is_set():
+        while not stop.is_set():
             self._begun_s = self._clock()
             batch = self._look()
             self._begun_s = None
@@ -122,7 +145,7 @@ class Polled:
                     loop.call_soon_threadsafe(_hand_on, outlet, batch, news)
                 except RuntimeError:  # The loop has ended while this thread was looking.
                     return
-            self._stop.wait(self._period_s)
+            stop.wait(self._period_s)
 
     def _look(self) -> Batch:
         try:

@@ -15,10 +15,10 @@ MEDIA = "gpu.engine.media"
 COPY = "gpu.engine.copy"
 
 
-def engine(name: str, failure_class: str, applies: str = "") -> Row:
+def engine(name: str, failure_class: str) -> Row:
     return watch(
         failure_class,
-        f"an exception in {name}: the process that used it ends{applies}",
+        f"an exception in {name}: the process that used it ends",
         cause=Cause.APPLICATION,
         corroborate=REPEATS,
     )

@@ -12,7 +12,7 @@ import msgspec
 from keepstep.core.catalog.row import Row, Scope, Verdict
 from keepstep.core.incident import Urgency
 from keepstep.core.observation import Observation, kind_of, name_of
-from keepstep.core.signal import Context, Rule, Signal
+from keepstep.core.signal import Context, Rule, Signal, place_of
 
 SOURCES = ("redfish", "ipmi")
 BURST_S = 30.0
@@ -233,7 +233,7 @@ def _history(signals: Sequence[Signal], context: Context) -> list[Signal]:
     for signal in signals:
         if signal.key == "bmc.clock" and signal.seen.at_s is not None:
             now[signal.seen.node] = max(signal.seen.at_s, now.get(signal.seen.node, signal.seen.at_s))
-    well = {_place(signal, context) for signal in signals if signal.key == "bmc.part.ok"}
+    well = {place_of(signal, context) for signal in signals if signal.key == "bmc.part.ok"}
     changes: dict[int, Signal] = {}
     for at, signal in enumerate(signals):
         seen = signal.seen
@@ -246,15 +246,11 @@ def _history(signals: Sequence[Signal], context: Context) -> list[Signal]:
             changes[at] = _watched(signal, "the driver itself calls it non-fatal")
         elif seen.clock == "bmc:unset":
             changes[at] = _watched(signal, "from before the controller's clock was set: nobody knows when")
-        elif age is None and seen.part and _place(signal, context) in well:
+        elif age is None and seen.part and place_of(signal, context) in well:
             changes[at] = _watched(signal, "the controller says that the part is well now: a kept record of the past")
         elif age is None and _attribute(signal, "latched"):
             changes[at] = _watched(signal, "a latched condition: it says nothing about now")
     return _changed(signals, changes)
-
-
-def _place(signal: Signal, context: Context) -> tuple[str, str]:
-    return signal.seen.node, context.parts.canonical(signal.seen.node, signal.seen.part)
 
 
 def _common_cards(signals: Sequence[Signal], context: Context) -> list[Signal]:

@@ -84,10 +84,7 @@ def below_the_port(signals: Sequence[Signal], context: Context) -> list[Signal]:
     )
     made = []
     for signal in signals:
-        if (
-            signal.key.startswith(("pcie.aer.", "pcie.contained", "pcie.recovery_failed"))
-            and kind_of(signal.seen.part) == "pci"
-        ):
+        if signal.key.startswith(_OF_PORTS) and kind_of(signal.seen.part) == "pci":
             below = {
                 x.seen.part
                 for x in devices.around(signal, PORT_LINES)

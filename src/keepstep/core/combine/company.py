@@ -5,6 +5,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from itertools import chain
 
 from keepstep.core.catalog.row import Verdict
+from keepstep.core.combine.nearness import boot_of
 from keepstep.core.observation import kind_of
 from keepstep.core.signal import Context, Signal, within
 
@@ -70,7 +71,7 @@ class Moments:
 
 def on_node(signal: Signal) -> Hashable:
     """One node between two boots."""
-    return signal.seen.node, boot(signal)
+    return signal.seen.node, boot_of(signal)
 
 
 def on_part(context: Context) -> Callable[[Signal], Hashable]:
@@ -78,7 +79,7 @@ def on_part(context: Context) -> Callable[[Signal], Hashable]:
 
     def group(signal: Signal) -> Hashable:
         seen = signal.seen
-        return seen.node, context.parts.canonical(seen.node, seen.part), boot(signal)
+        return seen.node, context.parts.canonical(seen.node, seen.part), boot_of(signal)
 
     return group
 
@@ -104,11 +105,7 @@ def is_one_of(signal: Signal, keys: tuple[str, ...]) -> bool:
 
 def beside(signal: Signal, other: Signal, window_s: float) -> bool:
     """Of one boot and close in time, as far as can be told."""
-    return other is not signal and boot(signal) == boot(other) and within(signal, other, window_s)
-
-
-def boot(signal: Signal) -> str:
-    return signal.seen.attributes.get("boot", "")
+    return other is not signal and boot_of(signal) == boot_of(other) and within(signal, other, window_s)
 
 
 def named(signal: Signal) -> str:

@@ -17,7 +17,6 @@ from keepstep.core.combine.company import (
     MEMORY,
     Moments,
     beside,
-    boot,
     fatal_card,
     is_one_of,
     named,
@@ -26,6 +25,7 @@ from keepstep.core.combine.company import (
     replaced,
     when,
 )
+from keepstep.core.combine.nearness import boot_of
 from keepstep.core.incident import Cause
 from keepstep.core.observation import kind_of, name_of
 from keepstep.core.signal import Context, Rule, Signal, by_part
@@ -100,7 +100,7 @@ def _lost_cards(signals: Sequence[Signal], context: Context) -> list[Signal]:
     def group(signal: Signal) -> tuple[str, str, str]:
         seen = signal.seen
         part = context.parts.canonical(seen.node, seen.part)
-        return seen.node, f"gpu/{name_of(part)}" if kind_of(part) == "pci" else part, boot(signal)
+        return seen.node, f"gpu/{name_of(part)}" if kind_of(part) == "pci" else part, boot_of(signal)
 
     losses = Moments(lost, group)
     graded = []
@@ -264,7 +264,7 @@ def _repeated(signals: Sequence[Signal], context: Context) -> list[Signal]:
 
     boots: dict[tuple[str, str, str], set[str]] = {}
     for signal in fatal:
-        boots.setdefault(alike(signal), set()).add(boot(signal))
+        boots.setdefault(alike(signal), set()).add(boot_of(signal))
     moments = Moments(fatal, alike)
     graded = []
     for signal in fatal:

@@ -20,8 +20,9 @@ from keepstep.core.combine.company import (
     replaced,
     when,
 )
+from keepstep.core.figures import whole
 from keepstep.core.incident import Cause, Urgency
-from keepstep.core.signal import Context, Rule, Signal
+from keepstep.core.signal import Context, Rule, Signal, place_of
 
 SAME_MOMENT_S = 5.0
 REMAPS = ("xid.63", "xid.64", "gpu.remap.pending", "gpu.remap.failed", "xid.156")
@@ -78,10 +79,7 @@ def _program_faults(signals: Sequence[Signal], context: Context) -> list[Signal]
 
 
 def _program_fault(signal: Signal, lately: list[Signal], context: Context) -> Signal:
-    def card(one: Signal) -> tuple[str, str]:
-        return one.seen.node, context.parts.canonical(one.seen.node, one.seen.part)
-
-    cards = {card(x) for x in lately}
+    cards = {place_of(x, context) for x in lately}
     if len(cards) > 1:
         return signal.graded(f"on {len(cards)} cards: the program")
     again = [x for x in lately if x is not signal]
@@ -121,7 +119,7 @@ def _removed_channels(signals: Sequence[Signal], context: Context) -> list[Signa
         codes.setdefault(other.seen.node, set()).add(other.key.split(".")[1])
     of_card: dict[tuple[str, str], int] = {}
     for signal in removed:
-        card = _card(signal, context)
+        card = place_of(signal, context)
         of_card[card] = of_card.get(card, 0) + 1
     moments = Moments(others, on_node)
     graded = []
@@ -134,13 +132,9 @@ def _removed_channels(signals: Sequence[Signal], context: Context) -> list[Signa
     return replaced(signals, graded)
 
 
-def _card(signal: Signal, context: Context) -> tuple[str, str]:
-    return signal.seen.node, context.parts.canonical(signal.seen.node, signal.seen.part)
-
-
 def _removed(signal: Signal, near: list[Signal], of_card: dict[tuple[str, str], int], context: Context) -> Signal:
-    mine = _card(signal, context)
-    cause = next((x for x in near if _card(x, context) == mine), near[0] if near else None)
+    mine = place_of(signal, context)
+    cause = next((x for x in near if place_of(x, context) == mine), near[0] if near else None)
     if cause is not None:
         return signal.harmless(f"an echo of {named(cause)}")
     if len(of_card) > 1:
@@ -153,9 +147,9 @@ def _removed(signal: Signal, near: list[Signal], of_card: dict[tuple[str, str], 
 
 def _told_cause(signal: Signal, told: str, codes: set[str], context: Context) -> Signal:
     """The driver names the code before it. Where that one is not in the evidence, this line is all that is left of it."""
-    if told in codes or told == "45" or not told.isdigit():
+    if told in codes or told == "45" or (code := whole(told)) is None:
         return signal.harmless(f"an echo of Xid {told}, as the driver says itself")
-    key = f"nvlink5.{told}" if 144 <= int(told) <= 150 else f"xid.{told}"
+    key = f"nvlink5.{told}" if 144 <= code <= 150 else f"xid.{told}"
     row = context.catalog.row(key)
     seen = msgspec.structs.replace(signal.seen, signal=key)
     return Signal(seen=seen, row=row, because=signal.because, shadow=signal.shadow).graded(

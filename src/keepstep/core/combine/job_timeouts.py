@@ -8,12 +8,14 @@ where the lines do not tell the groups apart, nobody is named.
 from collections.abc import Mapping, Sequence
 
 from keepstep.core import hangs
+from keepstep.core.figures import whole
 from keepstep.core.observation import Observation
 from keepstep.core.signal import Context, Signal
 
 _BLOCKED = 1.5
 """A timeout that was noticed only so many times its limit later: the watchdog itself was blocked."""
 _LONGEST_LIST = 200
+_RANK_DIGITS = 6
 
 
 def one_hang(signals: Sequence[Signal], context: Context) -> list[Signal]:
@@ -75,7 +77,7 @@ def _ambiguous(timeouts: Sequence[Signal]) -> bool:
 
 def _ranks(signals: Sequence[Signal]) -> set[int]:
     named = (signal.seen.attributes.get("rank", "") for signal in signals)
-    return {int(rank) for rank in named if rank.isdigit() and len(rank) <= 6}
+    return {number for rank in named if (number := whole(rank, _RANK_DIGITS)) is not None}
 
 
 def _suspects(main: Sequence[Signal], signals: Sequence[Signal]) -> tuple[list[int], str]:
@@ -102,20 +104,20 @@ def _suspects(main: Sequence[Signal], signals: Sequence[Signal]) -> tuple[list[i
 
 def _behind(main: Sequence[Signal], signals: Sequence[Signal]) -> list[int]:
     """Within the group of the main timeout: whose newest entered number is below the one that the others wait in."""
-    if not main or not main[0].seen.attributes.get("seq", "").isdigit():
+    at, reporters = _figure(main[0].seen.attributes, "seq") if main else None, _ranks(main)
+    if at is None:
         return []
-    at, reporters = int(main[0].seen.attributes["seq"]), _ranks(main)
     progress = [s.seen.attributes for s in signals if s.key == "job.collective_progress" and "pg" in s.seen.attributes]
-    pgs = {told["pg"] for told in progress if told.get("rank", "").isdigit() and int(told["rank"]) in reporters}
+    pgs = {told["pg"] for told in progress if _figure(told, "rank") in reporters}
     if len(pgs) != 1:
         return []
     late = {
-        int(told["rank"])
+        rank
         for told in progress
         if told["pg"] in pgs
-        and told.get("rank", "").isdigit()
-        and told.get("enqueued", "").isdigit()
-        and int(told["enqueued"]) < at
+        and (rank := _figure(told, "rank")) is not None
+        and (entered := _figure(told, "enqueued")) is not None
+        and entered < at
     }
     return sorted(late - reporters)
 
@@ -160,5 +162,9 @@ def _hang(first: Signal, key: str, main: Sequence[Signal], verdict: tuple[list[i
 
 
 def _is_blocked(told: Mapping[str, str]) -> bool:
-    ran, limit = told.get("ran_ms", ""), told.get("timeout_ms", "")
-    return ran.isdigit() and limit.isdigit() and int(limit) > 0 and int(ran) > _BLOCKED * int(limit)
+    ran_ms, limit_ms = _figure(told, "ran_ms"), _figure(told, "timeout_ms")
+    return ran_ms is not None and limit_ms is not None and 0 < _BLOCKED * limit_ms < ran_ms
+
+
+def _figure(attributes: Mapping[str, str], name: str) -> int | None:
+    return whole(attributes.get(name, ""))

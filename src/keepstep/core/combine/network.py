@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from keepstep.core.catalog.row import Verdict
 from keepstep.core.incident import Urgency
 from keepstep.core.observation import Observation, kind_of, name_of
-from keepstep.core.signal import Context, Rule, Signal, by_part, within
+from keepstep.core.signal import Context, Rule, Signal, by_part, place_of, within
 
 SWITCH_PORTS = 4
 SWITCH_WINDOW_S = 60.0
@@ -48,7 +48,7 @@ def _switch_restart(signals: Sequence[Signal], context: Context) -> list[Signal]
     links = [x for x in signals if x.row.failure_class in _LINK_CLASSES and x.row.verdict not in _HARMLESS]
     told = list(signals)
     for switch, group in _together(links, context):
-        parts = {(x.seen.node, context.parts.canonical(x.seen.node, x.seen.part)) for x in group}
+        parts = {place_of(x, context) for x in group}
         members = {id(x) for x in group}
         because = f"{len(parts)} ports lost their link together: one cause beyond the ports"
         told = [x.graded(because, verdict=Verdict.SUSPECT, isolate=False) if id(x) in members else x for x in told]
@@ -79,7 +79,7 @@ def _together(links: Sequence[Signal], context: Context) -> list[tuple[str, list
 
 
 def _ports(group: Sequence[Signal], context: Context) -> int:
-    return len({(x.seen.node, context.parts.canonical(x.seen.node, x.seen.part)) for x in group})
+    return len({place_of(x, context) for x in group})
 
 
 def _common_peer(signals: Sequence[Signal], context: Context) -> list[Signal]:
@@ -203,7 +203,7 @@ def _named(text: str) -> list[tuple[str, str]]:
 
 def _figure(text: str) -> float | None:
     digits = text.replace(".", "", 1)
-    return float(text) if digits.isdigit() and digits.isascii() and len(digits) < 15 else None
+    return float(text) if digits.isascii() and digits.isdigit() and len(digits) < 15 else None
 
 
 RULES: tuple[Rule, ...] = (

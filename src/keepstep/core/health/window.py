@@ -18,7 +18,6 @@ KEPT = 97
 """A day of quarters of an hour, and one before, from which the first of them grew."""
 HOUR_S = 3600.0
 DAY_S = 86400.0
-WINDOWS_H = (1.0, 6.0, 24.0)
 KEPT_FAILURES = 64
 NEAR_WRAP = 0.9
 STALE_S = 2 * HOUR_S

@@ -31,7 +31,6 @@ _OF_GPU = {
 }  # fmt: skip
 _LINK = re.compile(r"\bnv ?link", re.I)
 _NUMBER = re.compile(r"(\d+)$")
-_STORED_ALARMS = frozenset({"ServiceConditions"})
 
 
 class Entry(Struct, frozen=True, kw_only=True):

@@ -4,6 +4,7 @@
 import re
 from collections.abc import Iterator
 
+from keepstep.core.figures import whole
 from keepstep.evidence.bmc.sel import Record, observation_of
 from keepstep.evidence.bmc.times import read_time
 from keepstep.evidence.document import Document
@@ -69,10 +70,10 @@ def _record(fields: dict[str, str], line: int) -> Record:
 
 def _oldest_first(records: list[Record]) -> list[Record]:
     """The lifecycle log begins with the newest record; what ends a condition must come after it."""
-    numbers = [int(record.number) for record in records if record.number.isdigit()]
-    if len(numbers) == len(records):
-        return sorted(records, key=lambda record: int(record.number))
-    return records
+    numbered = [(number, record) for record in records if (number := whole(record.number)) is not None]
+    if len(numbered) < len(records):
+        return records
+    return [record for _, record in sorted(numbered, key=lambda pair: pair[0])]
 
 
 READER = Reader(name=NAME, text="a Dell server's event log as racadm prints it", recognise=recognise, read=read)

@@ -129,7 +129,7 @@ def _quantity(value: str) -> str:
     words = value.lower().split(" ", 1)
     return (
         _QUANTITIES.get(words[1].strip(), "")
-        if len(words) == 2 and words[0].replace(".", "").lstrip("-").isdigit()
+        if len(words) == 2 and words[0].replace(".", "").lstrip("-").isdecimal()
         else ""
     )
 

@@ -15,7 +15,6 @@ NOT_IN_USE = frozenset({"absent", "disabled", "standbyoffline", "standbyspare", 
                         "quiesced", "qualified", "notqualified"})  # fmt: skip
 """States in which health says nothing about a fault."""
 OFFLINE = "unavailableoffline"
-_PLAIN_SUMMARY = frozenset({"ComputerSystem", "Chassis", "Manager", "ServiceConditions", "ServiceRoot"})
 ABSURD = 1e6
 MAX_PARTS = 20_000
 MAX_DEPTH = 12

@@ -68,7 +68,7 @@ def _row(reading: Reading, line: str, number: int) -> bool:
     wrong = 0
     for cell in (cells[-1], cells[-5] if len(cells) >= 12 else "0"):
         # Old versions print the largest difference there, as a float: tiny ones are rounding.
-        if cell.isdigit() and len(cell) < 16:
+        if cell.isdecimal() and len(cell) < 16:
             wrong += int(cell)
     if wrong:
         outcome.add(reading, "gate.comm.wrong_results", "", f"{wrong} wrong values at {cells[0]} bytes", number)

@@ -137,7 +137,7 @@ def _results(reading: Reading, results: list[tuple[int, str, dict[str, Any]]]) -
             middle = middles.get(metric, 0.0)
             if middle > 0 and _worse(metric, value, middle):
                 rank = metric.rpartition(":")[2] if ":" in metric else ""
-                part = f"gpu/{rank}" if rank.isdigit() else ""
+                part = f"gpu/{rank}" if rank.isdecimal() else ""
                 signal = _signal(metric) if part else "gate.node"
                 outcome.add(reading, signal, part, f"{node}: {metric} {value:g}, median {middle:g}", number, node)
         if len(reading.observations) == before:

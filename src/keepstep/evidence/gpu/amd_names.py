@@ -38,6 +38,3 @@ ROCM: tuple[tuple[str, str], ...] = (
     ("pcie replay count", "pcie.replay"),
 )  # fmt: skip
 """rocm-smi: how a key begins, in lower case."""
-
-JUNCTION_LIMIT_C = 110.0
-BAD_PAGES_MANY = 200

@@ -76,11 +76,11 @@ def _from_json(tree: Any) -> Iterator[Card]:
     if isinstance(tree, list):
         for entry in tree[:MAX_CARDS]:
             if isinstance(entry, dict) and "gpu" in entry:
-                card = Card(index=str(entry["gpu"])[:4] if str(entry["gpu"]).isdigit() else "")
+                card = Card(index=str(entry["gpu"])[:4] if str(entry["gpu"]).isdecimal() else "")
                 yield tell_tree(card, {key: value for key, value in entry.items() if key != "gpu"})
     elif isinstance(tree, dict):
         for name, entry in list(tree.items())[:MAX_CARDS]:
-            if isinstance(entry, dict) and name.startswith("card") and name[4:].isdigit():
+            if isinstance(entry, dict) and name.startswith("card") and name[4:].isdecimal():
                 card = Card(index=name[4:])
                 for key, value in list(entry.items())[:500]:
                     _rocm(card, str(key), str(value), 0)

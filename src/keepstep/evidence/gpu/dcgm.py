@@ -30,9 +30,9 @@ class _Fleet:
     def card(self, sample: Sample) -> Card | None:
         labels = sample.labels
         uuid = next((labels[name] for name in _UUID_LABELS if labels.get(name, "").startswith(("GPU-", "MIG-"))), "")
-        index = next((labels[name] for name in _INDEX_LABELS if labels.get(name, "").isdigit()), "")
+        index = next((labels[name] for name in _INDEX_LABELS if labels.get(name, "").isdecimal()), "")
         pci = pci_or_empty(next((labels[name] for name in _PCI_LABELS if labels.get(name)), ""))
-        if not index and labels.get("device", "").startswith("nvidia") and labels["device"][6:].isdigit():
+        if not index and labels.get("device", "").startswith("nvidia") and labels["device"][6:].isdecimal():
             index = labels["device"][6:]
         if index and len(index) < 4:
             self.numbers.setdefault(sample.node, {})[int(index)] = True
@@ -120,7 +120,7 @@ def _derived(fleet: _Fleet, card: Card, sample: Sample) -> None:
             card.say(reason, "1" if sample.value > 0 else "0", sample.line)
     elif sample.name == "DCGM_EXP_XID_ERRORS_COUNT":
         code = sample.labels.get("xid", "")
-        if sample.value > 0 and code.isdigit() and 0 < int(code[:5]) < 1000:
+        if sample.value > 0 and code.isdecimal() and 0 < int(code[:5]) < 1000:
             _add(fleet.reading, card, f"xid.{int(code)}", f"Xid {code} counted {sample.value:g} times", sample)
     elif sample.name == _XIDS_TOTAL and sample.value > 0:
         # Counted since the agent started: history, not an event.

@@ -6,6 +6,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from keepstep.core.figures import whole
 from keepstep.core.observation import Observation
 from keepstep.evidence.document import Document
 from keepstep.evidence.gpu.diag_codes import meaning
@@ -111,7 +112,7 @@ def _result(test: str, result: dict[str, Any]) -> Iterator[_Finding]:
         else [result.get("info", "")]
     )
     for number in gpus:
-        number = number if number.isdigit() else ""
+        number = number if number.isdecimal() else ""
         for note in notes or [""]:
             text, code = _note(note)
             yield _Finding(number or _named(text), test, status, text, code)
@@ -120,7 +121,7 @@ def _result(test: str, result: dict[str, Any]) -> Iterator[_Finding]:
 def _note(note: Any) -> tuple[str, int | None]:
     if isinstance(note, dict):
         code = note.get("error_id")
-        code = int(code) if isinstance(code, int) or (isinstance(code, str) and code[:6].isdigit()) else None
+        code = code if isinstance(code, int) else whole(code) if isinstance(code, str) else None
         return str(note.get("warning") or note.get("message") or "")[:400], code
     return str(note or "")[:400], None
 
@@ -132,7 +133,7 @@ def _health(tree: dict[str, Any], gpu: str, label: str, depth: int) -> Iterator[
     for name, node in tree.items():
         if not isinstance(node, dict):
             continue
-        device = name if name.isdigit() and label.upper().startswith("GPU") else gpu
+        device = name if name.isdecimal() and label.upper().startswith("GPU") else gpu
         value = str(node.get("value", ""))
         children = node.get("children")
         if (device and isinstance(children, dict) and children) or (isinstance(children, dict) and children):
@@ -213,10 +214,10 @@ def _spread(one: _Finding) -> Iterator[_Finding]:
     """One finding for each device that the line names."""
     if not one.text and one.status.lower().startswith(_BAD) and one.test in ("Overall Health", "GPU", "Errors"):
         return
-    if one.status.lower().startswith(_BAD) and one.test.isdigit() and not one.text:
+    if one.status.lower().startswith(_BAD) and one.test.isdecimal() and not one.text:
         return
     named = _GPU_LIST.search(one.text)
-    numbers = [text.strip() for text in named[1].split(",") if text.strip().isdigit()] if named is not None else []
+    numbers = [text.strip() for text in named[1].split(",") if text.strip().isdecimal()] if named is not None else []
     for gpu in numbers or [one.gpu or _named(one.text)]:
         yield _Finding(gpu, one.test, one.status, one.text, one.code, one.line)
 

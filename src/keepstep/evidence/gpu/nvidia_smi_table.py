@@ -41,7 +41,7 @@ class _Table:
             return
         words, place = cells[0].split(), cells[1].split()
         address = pci_or_empty(place[0]) if place and ":" in place[0] else ""
-        if address and words and words[0].isdigit():
+        if address and words and words[0].isdecimal():
             self._card = Card(pci=address, index=words[0], line=number)
             self._query.cards.append(self._card)
             self._first(number, words, cells)
@@ -153,7 +153,7 @@ def _identify(card: Card, name: str, value: str) -> None:
         card.pci = pci_or_empty(value)
     elif name == "uuid" and value.startswith(("GPU-", "MIG-")):
         card.uuid = value[:80]
-    elif name == "index" and value.isdigit():
+    elif name == "index" and value.isdecimal():
         card.index = value[:4]
 
 

@@ -11,7 +11,6 @@ from keepstep.evidence.reading import Reader, Reading
 
 MAX_LEVELS = 12
 _DEVICE = re.compile(r"^\s*GPU\s+([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-9A-Fa-f])\s*(?::\s*(\S.*))?$")
-_PREFIX_MAX = 40
 
 
 class _Outline:
@@ -63,7 +62,7 @@ class _Pass:
         indent, value = len(label) - len(label.lstrip()), value.strip()
         name = spelled(label)
         if self._card is None:
-            if name == "attached_gpus" and value.isdigit():
+            if name == "attached_gpus" and value.isdecimal():
                 self.query.attached, self.query.attached_line = int(value[:6]), number
             return
         self._leave_slice(indent)

@@ -81,7 +81,7 @@ class _Walk:
                 tell(self._slice, "/".join(path), text, line)
         elif self._card is not None and len(self._path) > 2:
             tell(self._card, "/".join(self._path[2:]), text, line)
-        elif self._path[1:] == ["attached_gpus"] and text.isdigit():
+        elif self._path[1:] == ["attached_gpus"] and text.isdecimal():
             self._query.attached, self._query.attached_line = int(text[:6]), line
 
     def _end_slice(self) -> None:

@@ -9,6 +9,7 @@ from msgspec import Struct
 from keepstep.evidence.document import Document
 
 MAX_LABELS = 64
+_HEAD_LINES = 400
 _SAMPLE = re.compile(r"^([A-Za-z_:][A-Za-z0-9_:.]*)(?:\{(.*)\})?\s+(\S+)(?:\s+(-?\d{1,20}(?:\.\d{1,9})?))?\s*(?:#.*)?$")
 _LABEL = re.compile(r'([A-Za-z_][A-Za-z0-9_.]*)\s*=\s*"((?:[^"\\]|\\.)*)"')
 _NAME_IN_JSON = re.compile(r'"__name__"\s*:\s*"([A-Za-z_:][A-Za-z0-9_:]{0,120})"')
@@ -38,7 +39,7 @@ class Sample(Struct, frozen=True):
         """The host that the labels name, without a port."""
         for name in _NODE_LABELS:
             text = self.labels.get(name, "")
-            host = text.rsplit(":", 1)[0] if name == "instance" and text.rsplit(":", 1)[-1].isdigit() else text
+            host = text.rsplit(":", 1)[0] if name == "instance" and text.rsplit(":", 1)[-1].isdecimal() else text
             if host and host not in ("localhost", "127.0.0.1", "0.0.0.0"):
                 return host
         return ""
@@ -96,12 +97,12 @@ def _answered(tree: Any) -> Iterator[Sample]:
         yield Sample(texts.pop("__name__", ""), texts, value, 0, at_s)
 
 
-def names_in(text: str, limit: int = 400) -> set[str]:
+def names_in(text: str) -> set[str]:
     """Names of the metrics at the beginning of a document."""
     found = set()
     if text.lstrip()[:1] == "{":
         return set(_NAME_IN_JSON.findall(text))
-    for line in text.splitlines()[:limit]:
+    for line in text.splitlines()[:_HEAD_LINES]:
         one = sample(line, 0)
         if one is not None:
             found.add(one.name)

@@ -48,7 +48,7 @@ def _judge(job: str, ranks: dict[str, Sample], reading: Reading) -> None:
 
 
 def _number(rank: str) -> tuple[int, str]:
-    return (int(rank) if rank.isdigit() and len(rank) < 10 else 1 << 30, rank)
+    return (int(rank) if rank.isdecimal() and len(rank) < 10 else 1 << 30, rank)
 
 
 def _recognise(document: Document) -> float:

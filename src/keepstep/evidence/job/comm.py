@@ -240,7 +240,7 @@ def _bare(address: str) -> str:
     """An address without its port."""
     address = address.strip("[]").split("<")[0]
     host, colon, port = address.rpartition(":")
-    return host.strip("[]") if colon and port.isdigit() and host.count(":") == 0 else address
+    return host.strip("[]") if colon and port.isdecimal() and host.count(":") == 0 else address
 
 
 def _filled(attributes: dict[str, str]) -> dict[str, str]:

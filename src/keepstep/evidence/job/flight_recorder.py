@@ -143,7 +143,7 @@ def _status(
         return {}
     status = {str(key): row for key, row in told.items() if isinstance(row, dict)}
     found: dict[str, Mapping[str, Any]] = {name: status[number] for name, number in ids.items() if number in status}
-    if len(status) == len(config) and all(x.isdigit() for x in (*status, *config)):
+    if len(status) == len(config) and all(x.isdecimal() for x in (*status, *config)):
         pairs = dict(zip(sorted(config, key=int), sorted(status, key=int), strict=True))
         if all(pairs.get(name) == number for name, number in ids.items()):
             found |= {name: status[number] for name, number in pairs.items()}

@@ -131,7 +131,7 @@ class _Text:
             line = line[prefix.end() :]
         node = _NODE.match(line)
         if node is not None:
-            self.node, self.explicit = f"node{node[1]}" if node[1].isdigit() else node[1], False
+            self.node, self.explicit = f"node{node[1]}" if node[1].isdecimal() else node[1], False
             return True
         return self._heading(number, line) or self._frame(line)
 

@@ -175,7 +175,7 @@ def frame(text: str) -> Frame:
     got = Frame(text.lstrip("\ufeff\x1e"))
     for _ in range(MAX_PREFIXES):
         first = got.text[:1]
-        peel = _PEELS.get(first) or (_peel_digit if first.isdigit() else _peel_word)
+        peel = _PEELS.get(first) or (_peel_digit if first.isdecimal() else _peel_word)
         if not first or not peel(got):
             break
     return got
@@ -329,7 +329,7 @@ def _day_follows(text: str) -> bool:
     if text[3:4] in (" ", ",", ".") or text[4:6].lstrip(".") == " ":
         return True
     space = text.find(" ", 5, 11)
-    return space > 0 and text[space + 1 : space + 3].strip().isdigit()
+    return space > 0 and text[space + 1 : space + 3].strip().isdecimal()
 
 
 def _peel_calendar(got: Frame) -> bool:

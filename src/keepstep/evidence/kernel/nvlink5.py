@@ -40,7 +40,6 @@ LINK_DOWN = {
     32: "peer", 33: "peer", 34: "peer", 35: "peer", 36: "peer", 37: "peer", 38: "host", 40: "host", 42: "cable", 43: "cable",
 }  # fmt: skip
 """Sub-code of a link that went down -> where to look."""
-MFDE_HARMLESS = 3
 LINK_UNITS = ("NETIR_LINK_EVT", "NETIR_LINK_DOWN")
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from keepstep.core.figures import whole
 from keepstep.evidence.document import Document
 from keepstep.evidence.kernel import stamps
 from keepstep.evidence.kernel.frames import Frame, Record, frame, frame_begins, unescaped
@@ -305,5 +306,4 @@ def _text(fields: dict[str, Any], keys: tuple[str, ...]) -> str:
 
 
 def _number(value: object) -> int | None:
-    text = str(value) if isinstance(value, (str, int)) else ""
-    return int(text) if text.isascii() and text.isdigit() and len(text) <= 20 else None
+    return value if isinstance(value, int) else whole(value) if isinstance(value, str) else None

@@ -74,7 +74,7 @@ def rfc3164_s(found: re.Match[str]) -> tuple[float | None, bool]:
     """(seconds of a match of ``RFC3164``, whether its year was said)."""
     month, day, year, hour, minute, second, fraction, late_year = found.groups()
     said = year or late_year
-    number = int(month[:-1]) if month[0].isdigit() else MONTHS.get(month[:3].title(), 0)
+    number = int(month[:-1]) if month[0].isdecimal() else MONTHS.get(month[:3].title(), 0)
     start = midnight_s(int(said) if said else NO_YEAR, number, int(day))
     if start is None:
         return None, False

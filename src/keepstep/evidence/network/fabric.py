@@ -130,7 +130,7 @@ def _read_switch(document: Document) -> Reading:
         elif key == "fan status":
             told.append(("switch.fan", f"fans of PSU {psu}" if indent and psu else "fans", value, number))
         elif found := _FAN.match(key):
-            fans += value.isdigit()
+            fans += value.isdecimal()
             _figure(reading, told, ("switch.fan", f"fan {found.group(1)}"), value, number)
         elif key in ("temperature (C)", "max temp (C)", "power (W)"):
             _figure(reading, told, ("switch.hot" if "temp" in key else "", key), value, number)
@@ -143,7 +143,7 @@ def _figure(
 ) -> None:
     """A figure that should be a number. One that is not says that the report is broken, not the switch."""
     signal, key = what
-    if not value.isdigit():
+    if not value.isdecimal() or len(value) > 9:
         reading.puzzled(number, f"{key}: {value or 'empty'}")
     elif signal == "switch.fan" and int(value) == 0:
         told.append((signal, key, "0 rpm", number))

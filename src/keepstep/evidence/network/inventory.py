@@ -63,7 +63,7 @@ def _read_found(found: dict[str, Any], origin: Origin, reading: Reading) -> None
     for name, speed in list(speeds.items())[:MAX_ENTRIES] if isinstance(speeds, dict) else ():
         # Asked for its speed by somebody who expected it, and it is not there.
         one = named.setdefault(str(name)[:32], Interface(name=str(name)[:32], present=False))
-        if isinstance(speed, str | int) and str(speed).isdigit() and len(str(speed)) < 9:
+        if isinstance(speed, str | int) and str(speed).isdecimal() and len(str(speed)) < 9:
             one.speed_mbps = float(speed)
     told = interfaces_of.judge(list(named.values()), origin)
     reading.records = len(named)
@@ -84,7 +84,7 @@ def _files(found: dict[str, Any], named: dict[str, Interface]) -> None:
         one = named.setdefault(str(name)[:32], Interface(name=str(name)[:32], present=False))
         one.configured = True
         mtu = str(file.get("MTU", "")).strip("\"'")
-        if mtu.isdigit() and len(mtu) < 7:
+        if mtu.isdecimal() and len(mtu) < 7:
             one.wanted_mtu = int(mtu)
 
 

@@ -14,7 +14,6 @@ _HEAD = re.compile(
 )  # fmt: skip
 _COUNTER = re.compile(r"^([A-Z][A-Za-z0-9]{2,40}):\.{2,60}(0x[0-9a-fA-F]{1,20}|\d{1,30})\s*$")
 _LOOSE = re.compile(r"^([A-Z][A-Za-z0-9]{2,40}):\.{2,60}(.*)$")
-_ERRORS_HEAD = re.compile(r"^Errors for (0x[0-9a-fA-F]{1,16}) \"?([^\"]{0,80})")
 _ERRORS = re.compile(r"^\s*GUID (0x[0-9a-fA-F]{1,16}) port (\d{1,3}|ALL):(.*)$")
 _BRACKET = re.compile(r"\[(\w{3,40}) == (\d{1,20})")
 _NOT_COUNTERS = ("portselect", "counterselect", "counterselect2", "lid")

@@ -105,7 +105,7 @@ def _file(tree: Tree, path: str, value: str) -> None:
         if pci:
             tree.pci_of.setdefault(device, pci)
     elif match := _EDAC.search(path):
-        if value.isdigit() and len(value) < 20 and len(tree.edac) < MAX_PORTS:
+        if value.isdecimal() and len(value) < 20 and len(tree.edac) < MAX_PORTS:
             tree.edac.setdefault(match.group(1), {})[match.group(2)] = int(value)
     elif match := _LINK.search(path):
         _link_file(tree, match.group(1), match.group(2), value)
@@ -120,7 +120,7 @@ def _link_file(tree: Tree, address: str, name: str, value: str) -> None:
     link = tree.links.setdefault(pci_name(address), Link())
     if name == "class":
         link.kind = {"0x0302": "gpu", "0x0300": "gpu", "0x0207": "nic", "0x0200": "nic"}.get(value[:6], "")
-    elif value.isdigit() and len(value) < 4:
+    elif value.isdecimal() and len(value) < 4:
         if name == "current_link_width":
             link.now = int(value)
         else:
@@ -142,7 +142,7 @@ def _port_file(tree: Tree, device: str, number: str, name: str, value: str) -> N
         port.link_layer = value
     elif name.startswith(("counters/", "hw_counters/")):
         counter = name.rpartition("/")[2]
-        if value.isdigit() and len(value) < 21 and len(port.counters) < 200:
+        if value.isdecimal() and len(value) < 21 and len(port.counters) < 200:
             port.counters[counter] = int(value)
 
 
@@ -159,9 +159,9 @@ def _join(tree: Tree) -> None:
         if netdev:
             net = tree.nets[netdev]
             port.netdev, port.netdev_state = netdev, net.get("operstate", "").lower()
-            port.netdev_speed_mbps = float(net["speed"]) if net.get("speed", "").isdigit() else None
+            port.netdev_speed_mbps = float(net["speed"]) if net.get("speed", "").isdecimal() else None
             downs = net.get("carrier_down_count", "")
-            port.netdev_downs = int(downs) if downs.isdigit() and len(downs) < 19 else None
+            port.netdev_downs = int(downs) if downs.isdecimal() and len(downs) < 19 else None
 
 
 def judge(tree: Tree, origin: Origin) -> ports_of.Judged:

@@ -151,7 +151,7 @@ def _numbers(match: re.Match[str]) -> Iterable[str]:
         first, dash, last = one.partition("-")
         if not dash:
             yield f"{head}{first}{tail}"
-        elif first.isdigit() and last.isdigit() and len(last) < 9:
+        elif first.isdecimal() and last.isdecimal() and len(last) < 9:
             for number in range(int(first), min(int(last), int(first) + MAX_EXPANDED + 1) + 1):
                 yield f"{head}{number:0{len(first)}d}{tail}"
 

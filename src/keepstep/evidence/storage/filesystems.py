@@ -47,7 +47,6 @@ _ARRAY = re.compile(
 )
 _MEMBERS = re.compile(r"\[(\d{1,4})/(\d{1,4})\] \[([U_]{1,512})\]")
 _FAULTY = re.compile(r"([\w-]{1,32})\[\d+\]\(F\)")
-_BEARS = {"raid0": 0, "linear": 0, "raid4": 1, "raid5": 1, "raid6": 2}
 
 
 def _recognise(document: Document) -> float:
