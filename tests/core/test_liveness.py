@@ -12,6 +12,7 @@ CASES: dict[str, View] = {
     "only_agent_gone": View(launcher="heard", agent="silent", bmc="on", peers="step"),
     "no_agent": View(launcher="heard"),
     "powered_off": View(launcher="silent", agent="silent", bmc="off", peers="stand"),
+    "unwatched": View(bmc="on"),
     "launcher_gone": View(launcher="silent", agent="heard", peers="stand"),
     "launcher_cut_off": View(launcher="silent", agent="heard", peers="step"),
     "our_network_gone": View(launcher="silent", agent="silent", bmc="on", peers="step"),

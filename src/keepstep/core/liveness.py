@@ -58,6 +58,8 @@ TABLE: tuple[Row, ...] = (
          launcher=("heard",), agent=_SILENT),
     _row("no_agent", False, "nothing", "its launcher is heard; no agent watches it", launcher=("heard",), agent=("none",)),
     _row("powered_off", True, "validate", "its BMC says that the power is off", bmc=("off",)),
+    _row("unwatched", False, "nothing", "no job runs there and no agent watches it",
+         launcher=("none",), agent=("none",), bmc=("on", "none"), peers=("none",)),
     _row("launcher_gone", True, "nothing", "its launcher is silent, its agent is heard: the node lives, the launcher does not",
          launcher=_SILENT, agent=("heard",), peers=("stand",)),
     _row("launcher_cut_off", False, "nothing", "its launcher is silent, its agent is heard and the steps advance: left alone",
