@@ -19,6 +19,7 @@ ONE_STORY_S = 600.0
 """Signals further apart on one clock are not made one story across parts."""
 TOGETHER_S = 300.0
 """Members of a domain that fail of the same class within this share a cause."""
+RANKS_NAMED = 8
 DOMAIN_MIN = 3
 DOMAIN_FRACTION = 0.5
 PORTS_MIN = 4
@@ -66,14 +67,17 @@ class RootCause(Struct, frozen=True, kw_only=True):
 
     @property
     def resource(self) -> str:
-        """As people and tools name it: ``node7/gpu/0000:9b:00``, ``gpu/0000:9b:00``, ``node7``; ``node`` or ``rack`` where
-        the evidence does not say which."""
+        """As people and tools name it: ``node7/gpu/0000:9b:00``, ``gpu/0000:9b:00``, ``node7``; all of the ranks at fault,
+        ``rank/9, rank/14``; ``node`` or ``rack`` where the evidence does not say which."""
+        if self.row.scope is Scope.JOB and self.members:
+            return ", ".join(self.members[:RANKS_NAMED])
         unnamed = self.row.scope is Scope.DEPENDENCY and kind_of(self.part) in ("job", "rank", "process")
         return (not unnamed and printed(self.node, self.part)) or self.row.scope.value
 
     @property
     def summary(self) -> str:
-        many = f" ({len(self.members)} of them)" if self.members else ""
+        few = self.row.scope is Scope.JOB and len(self.members) <= RANKS_NAMED
+        many = f" ({len(self.members)} of them)" if self.members and not few else ""
         name = self.resource if self.part or self.node else f"this {self.row.scope.value}"
         return f"{name}{many}: {self.row.text}"
 
