@@ -10,6 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
+from tests.scripted_server import Listening, read_message
+
 import keepstep
 from keepstep.core.facts import SignalSeen
 from keepstep.core.intents import Intent, Order
@@ -22,11 +24,11 @@ TOKEN = "test-token"
 Found = TypeVar("Found")
 
 
-class ScriptedServer:
+class ScriptedServer(Listening):
     """Accepts one agent after another, and journals reports as a server does: each number of a session once."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
+        super().__init__(path)
         self.acks = True
         self.acked: dict[str, int] = {}
         self.reports: list[Report] = []
@@ -35,47 +37,9 @@ class ScriptedServer:
         self.beats: list[Beat] = []
         self.hellos: list[Hello] = []
         self._news = threading.Condition()
-        self._connection: socket.socket | None = None
-        self._listener: socket.socket | None = None
-        self._thread: threading.Thread | None = None
 
-    def start(self) -> None:
-        self._path.unlink(missing_ok=True)
-        self._listener = socket.socket(socket.AF_UNIX)
-        self._listener.bind(str(self._path))
-        self._listener.listen(8)
-        self._thread = threading.Thread(target=self._serve, args=(self._listener,), daemon=True)
-        self._thread.start()
-
-    def stop(self) -> None:
-        """As a server that was killed: the connection breaks, nobody listens."""
-        self._path.unlink(missing_ok=True)
-        if self._listener is not None:
-            self._listener.shutdown(socket.SHUT_RDWR)
-            self._listener.close()
-            self._listener = None
-        connection = self._connection
-        if connection is not None:
-            connection.shutdown(socket.SHUT_RDWR)
-        if self._thread is not None:
-            self._thread.join(DEADLINE_S)
-
-    def _serve(self, listener: socket.socket) -> None:
-        while True:
-            try:
-                connection, _ = listener.accept()
-            except OSError:
-                return
-            with connection:
-                try:
-                    self._converse(connection)
-                except (OSError, EOFError):
-                    pass
-                finally:
-                    self._connection = None
-
-    def _converse(self, connection: socket.socket) -> None:
-        hello = _read(connection)
+    def converse(self, connection: socket.socket) -> None:
+        hello = read_message(connection)
         assert isinstance(hello, Hello)
         assert (hello.token, hello.role) == (TOKEN, "agent")
         session = str(hello.session)
@@ -84,7 +48,7 @@ class ScriptedServer:
         self._connection = connection
         self.hellos.append(hello)
         while True:
-            message = _read(connection)
+            message = read_message(connection)
             with self._news:
                 self._keep(session, message)
                 self._news.notify_all()
@@ -125,21 +89,6 @@ class ScriptedServer:
 
     def fact(self, kind: type[Found], fits: Callable[[Found], bool] = lambda _: True) -> Found:
         return self.wait(kind.__name__, lambda: next((one for one in self.facts(kind) if fits(one)), None))
-
-
-def _read(connection: socket.socket) -> Message:
-    size = int.from_bytes(_exactly(connection, 4), "big")
-    return messages.decode(_exactly(connection, size))
-
-
-def _exactly(connection: socket.socket, size: int) -> bytes:
-    data = b""
-    while len(data) < size:
-        piece = connection.recv(size - len(data))
-        if not piece:
-            raise EOFError
-        data += piece
-    return data
 
 
 class Bench:

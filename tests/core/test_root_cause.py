@@ -4,7 +4,8 @@ import itertools
 
 import pytest
 
-from keepstep.core.catalog.row import Row, Scope, Verdict, row
+from keepstep.core.catalog import CATALOG
+from keepstep.core.catalog.row import Scope, Verdict, row
 from keepstep.core.explains import EXPLAINS, explains, precedence
 from keepstep.core.incident import Cause, Urgency
 from keepstep.core.observation import Observation, Same, kind_of, pci_name
@@ -208,11 +209,8 @@ def test_a_pci_address_has_one_spelling(written: str) -> None:
     assert pci_name(written) == "0000:9b:00"
 
 
-@pytest.mark.parametrize("written", ["", "gpu0", "0000:9b", "0000:zz:00", "1:2:3:4"])
+@pytest.mark.parametrize("written", ["", "gpu0", "0000:zz:00", "1:2:3:4"])
 def test_what_is_no_pci_address_is_refused(written: str) -> None:
-    if written == "0000:9b":
-        assert pci_name(written) == "0000:0000:9b".replace("0000:0000", "0000:00")
-        return
     with pytest.raises(ValueError, match="not a PCI address"):
         pci_name(written)
 
@@ -225,15 +223,9 @@ def test_parts_that_nobody_joined_stay_apart() -> None:
     assert kind_of("") == "node"
 
 
-def _is_row(value: object) -> bool:
-    return isinstance(value, Row)
-
-
 def test_every_row_says_something_that_makes_sense() -> None:
-    from keepstep.core.catalog import CATALOG
-
     for key, made in CATALOG.rows.items():
-        assert _is_row(made) and made.text and 0.0 <= made.confidence <= 1.0, key
+        assert made.text and 0.0 <= made.confidence <= 1.0, key
         assert not (made.isolate and made.verdict in (Verdict.BENIGN, Verdict.WATCH)), key
         assert not (made.isolate and made.scope in (Scope.JOB, Scope.DEPENDENCY, Scope.FLEET)), key
         assert made.source, f"{key} says not who says so"

@@ -1,5 +1,7 @@
 """The whole road with real processes: a line in a node's kernel log, its agent, the server, a running job."""
 
+import os
+import signal
 from pathlib import Path
 
 from keepstep.cli.reading import ask
@@ -26,8 +28,8 @@ rack = "r1"
 """
 
 
-def watched(cluster: Cluster, node: str) -> Path:
-    """Starts an agent of a node; its kernel log."""
+def agent_of(cluster: Cluster, node: str) -> tuple[Path, int]:
+    """Starts an agent of a node; its kernel log and its pid."""
     log = cluster.folder / f"{node}.kmsg"
     log.write_text("<6>[    1.000000] Linux version 6.1\n")
     config = cluster.folder / f"{node}.toml"
@@ -44,7 +46,11 @@ def watched(cluster: Cluster, node: str) -> Path:
         )
 
     cluster.eventually(f"the agent of {node}", heard)
-    return log
+    return log, agent.pid
+
+
+def watched(cluster: Cluster, node: str) -> Path:
+    return agent_of(cluster, node)[0]
 
 
 def test_a_line_in_the_kernel_log_isolates_the_card_and_the_job_goes_on_elsewhere(cluster: Cluster) -> None:
@@ -97,3 +103,22 @@ def test_a_node_has_a_forecast(cluster: Cluster) -> None:
     (node,) = cluster.eventually("a forecast", told).nodes
     assert node.node == "one" and 0.0 <= node.p_1h <= node.p_6h <= node.p_24h <= 1.0
     assert node.reason == "no job runs there"
+
+
+def test_an_agent_that_stands_still_is_not_the_end_of_its_node(cluster: Cluster) -> None:
+    """A real process that is stopped, not dead: its silence means the agent alone, and the job trains on."""
+    cluster.serve()
+    _, agent = agent_of(cluster, "one")
+    launchers = [cluster.launch(node, *cluster.light("--steps", "700")) for node in ("one", "two")]
+    cluster.reached(5)
+
+    def means(word: str) -> bool:
+        found = cluster.query("nodes", Nodes)
+        return any(x.node == "one" and x.means == word for x in (found.nodes if found else ()))
+
+    os.kill(agent, signal.SIGSTOP)
+    cluster.eventually("the silence of the agent", lambda: means("only_agent_gone"))
+    os.kill(agent, signal.SIGCONT)
+    cluster.eventually("the agent again", lambda: means("well"))
+    assert [cluster.exit_code(pid) for pid in launchers] == [0, 0]
+    assert not cluster.faults()

@@ -13,6 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
+from tests.scripted_server import Listening, read_message
+
 import keepstep
 from keepstep.adapters.local import procfs
 from keepstep.core.facts import Answered, Fenced, Launched, NodeJoined, RankExited
@@ -27,66 +29,28 @@ TOKEN = "test-token"
 Kind = TypeVar("Kind")
 
 
-class ScriptedServer:
+class ScriptedServer(Listening):
     """Accepts one launcher after another; keeps everything it said."""
 
     def __init__(self, path: Path, *, acks: bool = True) -> None:
-        self._path = path
+        super().__init__(path)
         self.acks = acks
         self.acked = 0
         self.said: list[Message] = []
         self.said_at_s: list[float] = []
         self.hellos: list[Hello] = []
         self._news = threading.Condition()
-        self._connection: socket.socket | None = None
-        self._listener: socket.socket | None = None
-        self._thread: threading.Thread | None = None
         self.start()
 
-    def start(self) -> None:
-        self._path.unlink(missing_ok=True)
-        self._listener = socket.socket(socket.AF_UNIX)
-        self._listener.bind(str(self._path))
-        self._listener.listen(8)
-        self._thread = threading.Thread(target=self._serve, args=(self._listener,), daemon=True)
-        self._thread.start()
-
-    def stop(self) -> None:
-        """As a server that was killed: the connection breaks, nobody listens."""
-        self._path.unlink(missing_ok=True)
-        if self._listener is not None:
-            self._listener.shutdown(socket.SHUT_RDWR)
-            self._listener.close()
-            self._listener = None
-        connection = self._connection
-        if connection is not None:
-            connection.shutdown(socket.SHUT_RDWR)
-        if self._thread is not None:
-            self._thread.join(DEADLINE_S)
-
-    def _serve(self, listener: socket.socket) -> None:
-        while True:
-            try:
-                connection, _ = listener.accept()
-            except OSError:
-                return
-            with connection:
-                try:
-                    self._converse(connection)
-                except (OSError, EOFError):
-                    pass
-                finally:
-                    self._connection = None
-
-    def _converse(self, connection: socket.socket) -> None:
-        hello = _read(connection)
+    def converse(self, connection: socket.socket) -> None:
+        hello = read_message(connection)
         assert isinstance(hello, Hello)
         assert hello.token == TOKEN
         connection.sendall(messages.encode(Welcome(protocol=messages.PROTOCOL, server="scripted", acked=self.acked)))
         self._connection = connection
         self.hellos.append(hello)
         while True:
-            message = _read(connection)
+            message = read_message(connection)
             if isinstance(message, Report) and self.acks:
                 self.acked = max(self.acked, message.number)
                 connection.sendall(messages.encode(Ack(number=message.number)))
@@ -126,21 +90,6 @@ class ScriptedServer:
 
     def facts_locked(self, kind: type[Kind]) -> list[Kind]:
         return [m.fact for m in self.said if isinstance(m, Report) and isinstance(m.fact, kind)]
-
-
-def _read(connection: socket.socket) -> Message:
-    size = int.from_bytes(_exactly(connection, 4), "big")
-    return messages.decode(_exactly(connection, size))
-
-
-def _exactly(connection: socket.socket, size: int) -> bytes:
-    data = b""
-    while len(data) < size:
-        piece = connection.recv(size - len(data))
-        if not piece:
-            raise EOFError
-        data += piece
-    return data
 
 
 class Bench:

@@ -106,8 +106,7 @@ class Agent:
         self.link.report(
             AgentJoined(
                 node=self._settings.node, session=self._settings.session, boot_id=self._boot_id,
-                parts=self._inventory.parts(), domains=self._settings.domains, address=self._settings.address,
-                bmc=self._settings.bmc,
+                parts=self._inventory.parts(), domains=self._settings.domains,
             )
         )  # fmt: skip
 

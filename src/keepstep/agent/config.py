@@ -14,7 +14,7 @@ from keepstep.agent.settings import DeclaredDevice
 
 Declared = TypeVar("Declared")
 
-_AGENT_KEYS = ("server", "node", "state_dir", "address", "bmc", "sources")
+_AGENT_KEYS = ("server", "node", "state_dir", "sources")
 _TABLES = ("agent", "domains", "source", "dependency", "mount", "service", "device")
 
 

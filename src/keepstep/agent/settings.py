@@ -36,8 +36,6 @@ class Settings:
     server: str = ""
     """``unix:/path`` or ``tcp:host:port``; empty: what the server of the state directory has written down."""
     state_dir: str
-    address: str = ""
-    bmc: str = ""
     domains: dict[str, str] = field(default_factory=dict)
     sources: tuple[str, ...] | None = None
     """None: all that exist."""

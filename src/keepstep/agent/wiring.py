@@ -130,8 +130,6 @@ def read_settings(options: argparse.Namespace, environ: Mapping[str, str]) -> Se
         session=new_session(),
         server=server,
         state_dir=os.path.abspath(state_dir or _default_state_dir(environ)),
-        address=config.agent.get("address", ""),
-        bmc=config.agent.get("bmc", ""),
         domains=config.domains,
         sources=_wanted(options.sources, config),
         options=config.options,

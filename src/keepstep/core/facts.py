@@ -305,9 +305,6 @@ class AgentJoined(Struct, frozen=True, kw_only=True, tag=True):
     parts: tuple[NodePart, ...] = ()
     domains: dict[str, str] = {}
     """What it shares with others: ``rack``, ``switch``, ``power``, ``driver``, ``image`` -> name."""
-    address: str = ""
-    bmc: str = ""
-    """Address of its BMC, where one is known."""
 
 
 class AgentSilent(Struct, frozen=True, kw_only=True, tag=True):

@@ -6,7 +6,7 @@ import msgspec
 from msgspec import Struct
 
 from keepstep.core.catalog import CATALOG, Catalog
-from keepstep.core.catalog.row import Mode, Row, Scope, Verdict
+from keepstep.core.catalog.row import Mode, Row, Verdict
 from keepstep.core.incident import Urgency
 from keepstep.core.observation import Observation
 from keepstep.core.parts import Parts
@@ -32,7 +32,7 @@ class Signal(Struct, frozen=True, kw_only=True):
 
     def harmless(self, because: str) -> "Signal":
         """It says nothing about a fault of its own: an echo, an own action, something that was cleared."""
-        return self.graded(because, verdict=Verdict.BENIGN, isolate=False, urgency=_NONE, confidence=0.0)
+        return self.graded(because, verdict=Verdict.BENIGN, isolate=False, urgency=Urgency.NONE, confidence=0.0)
 
 
 class OwnAction(Struct, frozen=True, kw_only=True):
@@ -81,8 +81,3 @@ def by_part(signals: Sequence[Signal], context: Context) -> dict[tuple[str, str]
     for signal in signals:
         found.setdefault(place_of(signal, context), []).append(signal)
     return found
-
-
-_NONE = Urgency.NONE
-
-__all__ = ["Context", "OwnAction", "Rule", "Scope", "Signal", "by_part", "place_of", "within"]

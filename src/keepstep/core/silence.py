@@ -5,21 +5,20 @@ from keepstep.core.job import Launcher
 from keepstep.core.liveness import Around, Heard, Meaning, Power, View, meaning
 from keepstep.core.world import World
 
-__all__ = ["meaning", "of_node", "view_of"]
-
 _NEIGHBOURS = ("rack", "switch")
 
 
-def view_of(launcher: Launcher, world: World, *, stands_still: bool) -> View:
-    """What is known of the node of a launcher. ``stands_still``: its job makes no progress."""
+def of_launcher(launcher: Launcher, world: World, *, stands_still: bool) -> Meaning:
+    """What is known of the node of a launcher means. ``stands_still``: its job makes no progress."""
     job_says: Heard = "heard" if launcher.reachable else "silent"
-    return View(
+    view = View(
         launcher=job_says,
         agent=_agent(launcher.node, world),
         bmc=_bmc(launcher.node, world),
         peers="stand" if stands_still else "none",
         around=_around(launcher.node, world),
     )
+    return meaning(view)
 
 
 def of_node(node: NodeId, world: World) -> Meaning:

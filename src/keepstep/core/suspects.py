@@ -54,7 +54,7 @@ def _lost_nodes(incident: Incident, world: World, seen: list[Seen], policy: Poli
         elif launcher.emptied:
             lost[node] = "its launcher fenced itself while it was not heard"
         elif not launcher.reachable and _silent_s(launcher, now_s) >= policy.silence.presume_s:
-            means = silence.meaning(silence.view_of(launcher, world, stands_still=peers))
+            means = silence.of_launcher(launcher, world, stands_still=peers)
             if means.lost:
                 lost[node] = f"silent for {_silent_s(launcher, now_s):.1f} s; {means.text}"
     return lost
