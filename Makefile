@@ -23,7 +23,7 @@ workshop: $(VENV)/.workshop  ## and with what tests and benchmarks need: peers, 
 
 $(VENV)/.workshop: $(VENV)/.ready
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt \
-	  --editable '.[demo,encryption,objects,erasure,compression,safetensors,dev]'
+	  --editable '.[demo,server,otel,encryption,objects,erasure,compression,safetensors,dev]'
 	@touch $@
 
 demo: setup  ## a real training job survives every fault, in front of your eyes

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from keepstep.adapters.memory.chain import JournalCorrupt, JournalSchemaNewer, JournalUnavailable
 from keepstep.adapters.memory.journal import MemoryJournal
 from keepstep.adapters.sqlite.journal import MIGRATIONS, SCHEMA, SqliteJournal
 from keepstep.core.decision import Decision, MoveJob, Place, Record
@@ -20,7 +19,7 @@ from keepstep.core.facts import Answered, Done, Elasticity, JobSpec, JobSubmitte
 from keepstep.core.ids import IncidentId, JobId, NodeId, Session
 from keepstep.core.intents import Notify, RankPlace
 from keepstep.core.job import JobState, Placement
-from keepstep.ports import Journal
+from keepstep.ports import Journal, JournalCorrupt, JournalSchemaNewer, JournalUnavailable
 
 Make = Callable[[], Journal]
 

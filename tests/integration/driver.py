@@ -26,7 +26,7 @@ from keepstep.cli.reading import ask
 from keepstep.core.facts import Launched
 from keepstep.core.intents import Launch
 from keepstep.server import views
-from keepstep.server.history import replay
+from keepstep.server.replay import replay
 from keepstep.server.state_dir import StateDir
 from keepstep.wire.environment import TOKEN
 

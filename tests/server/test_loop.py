@@ -2,16 +2,16 @@
 
 import pytest
 
-from keepstep.adapters.memory.chain import JournalUnavailable
 from keepstep.adapters.memory.journal import MemoryJournal
 from keepstep.core import facts as f
 from keepstep.core.ids import JobId, NodeId, Session
 from keepstep.core.intents import Launch
 from keepstep.core.policy import Policy
+from keepstep.ports import JournalUnavailable
 from keepstep.server.desk import Desk
-from keepstep.server.history import replay
 from keepstep.server.loop import ControlLoop, Received
 from keepstep.server.queries import answer
+from keepstep.server.replay import replay
 
 S = Session("s")
 SPEC = f.JobSpec(argv=("train.py",), nproc_per_node=1, elasticity=f.Elasticity(min_nodes=1, max_nodes=1))
@@ -78,7 +78,7 @@ def submit_and_join(loop):
 def same(one, other):
     """Two Worlds are alike, seen through everything that can be asked."""
     for what in ("jobs", "resources", "incidents", "report"):
-        views = [answer(Desk(books.world, books.history, None, 2000.0), what, {}) for books in (one, other)]
+        views = [answer(Desk(books, None, 2000.0), what, {}) for books in (one, other)]
         assert views[0] == views[1]
     assert one.world.seq == other.world.seq
     assert list(one.world.orders) == list(other.world.orders)

@@ -7,7 +7,7 @@ import pytest
 from keepstep.adapters.sqlite.journal import SqliteJournal
 from keepstep.core.decision import Decision
 from keepstep.core.intents import Launch
-from keepstep.server.history import replay
+from keepstep.server.replay import replay
 
 LIFE = ["Launch", "Fence", "VerifyCheckpoint", "Launch", "EndJob"]
 

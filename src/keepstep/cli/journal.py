@@ -19,9 +19,9 @@ PathArgument = Annotated[
 
 
 def _open(path: Path | None, state_dir: str | None) -> "SqliteJournal":
-    from keepstep.adapters.memory.chain import JournalCorrupt, JournalSchemaNewer, JournalUnavailable
     from keepstep.adapters.sqlite.journal import SqliteJournal
     from keepstep.cli.reading import state_of
+    from keepstep.ports import JournalCorrupt, JournalSchemaNewer, JournalUnavailable
 
     try:
         return SqliteJournal(path or state_of(state_dir).journal, read_only=True)
@@ -32,7 +32,7 @@ def _open(path: Path | None, state_dir: str | None) -> "SqliteJournal":
 @journal.command("verify")
 def verify(path: PathArgument = None, state_dir: StateDirOption = None, json: JsonOption = False) -> None:
     """Check the hash chain from the first entry to the last. Exit code 1 names the first bad entry."""
-    from keepstep.adapters.memory.chain import JournalCorrupt
+    from keepstep.ports import JournalCorrupt
 
     opened = _open(path, state_dir)
     try:
@@ -60,7 +60,7 @@ def show(
     """Print the journal, one entry a line: facts with what they say, decisions with their reasons."""
     import msgspec
 
-    from keepstep.adapters.memory.chain import JournalCorrupt
+    from keepstep.ports import JournalCorrupt
 
     opened = _open(path, state_dir)
     try:

@@ -36,11 +36,11 @@ def ask(state_dir: str | None, what: str, kind: type[Answer], **args: Any) -> An
 
 
 def _from_journal(state: "StateDir", what: str, kind: type[Answer], args: dict[str, Any]) -> Answer:
-    from keepstep.adapters.memory.chain import JournalCorrupt, JournalSchemaNewer, JournalUnavailable
     from keepstep.adapters.sqlite.journal import SqliteJournal
+    from keepstep.ports import JournalCorrupt, JournalSchemaNewer, JournalUnavailable
     from keepstep.server.desk import Desk, UnknownSubject
-    from keepstep.server.history import replay
     from keepstep.server.queries import answer
+    from keepstep.server.replay import replay
 
     try:
         journal = SqliteJournal(state.journal, read_only=True)
@@ -50,7 +50,7 @@ def _from_journal(state: "StateDir", what: str, kind: type[Answer], args: dict[s
         fail(str(error))
     try:
         books = replay(journal)
-        found = answer(Desk(books.world, books.history, None, books.history.last_s), what, args)
+        found = answer(Desk(books, None, books.history.last_s, journal), what, args)
     except (JournalCorrupt, UnknownSubject, ValueError) as error:
         fail(str(error))
     finally:

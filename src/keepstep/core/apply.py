@@ -248,6 +248,7 @@ def _apply_to_incident(world: World, item: Incident, change: OfIncident, at_s: f
             item.undiagnosed = []
         case d.Grant():
             item.granted = item.resume_at
+            item.grants += 1
         case d.Setback():
             item.setback = change.reason
             if change.refuse:
@@ -284,6 +285,8 @@ def _open(world: World, change: d.Open, at_s: float) -> None:
         step_before=max(owner.step, owner.committed_step),
         loss_before=owner.loss,
         step_time_before_s=owner.step_time_s,
+        checkpoint_s=owner.committed_s,
+        ranks=owner.placement.world_size if owner.placement is not None else 0,
     )
     world.next_incident += 1
     world.incidents[item.id] = item

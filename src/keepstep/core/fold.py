@@ -69,6 +69,11 @@ def fold(world: World, fact: f.Fact, at_s: float) -> None:
             fold_node(world, fact, at_s)
         case f.ProbeFailed():
             pass  # recorded; a status call that fails says nothing about the job
+        case (
+            f.PolicySet() | f.TokenIssued() | f.TokenRevoked() | f.CertificateIssued() | f.CertificateRevoked()
+            | f.RequestRefused() | f.CurveNoted() | f.Compacted()
+        ):  # fmt: skip
+            pass  # of people and of the installation: server.registry and the histories read them
 
 
 def _submitted(world: World, fact: f.JobSubmitted, at_s: float) -> None:
@@ -188,6 +193,8 @@ def _register_resources(world: World, fact: f.NodeJoined, at_s: float) -> None:
             # Another part, firmware or boot: what the gate said of the old one does not count for it.
             known.gate_passed_entry = None
         known.serial, known.firmware, known.boot_id = serial, firmware, fact.boot_id
+    for device in fact.devices:
+        world.resources[device_resource(fact.node, device.slot)].model = device.model
 
 
 def launcher_of(world: World, job: JobId, node: NodeId, session: Session) -> tuple[Job, Launcher] | None:

@@ -73,6 +73,7 @@ def _resource(world: World, resource: ResourceId, node: NodeId, boot_id: str, at
 def _identify(resource: Resource, part: f.NodePart) -> None:
     resource.serial = resource.serial or part.serial
     resource.firmware = resource.firmware or part.firmware
+    resource.model = resource.model or part.model
 
 
 def join_domains(world: World, node: NodeId, domains: dict[str, str]) -> None:

@@ -201,6 +201,12 @@ class Incident(Struct, kw_only=True):
     """A person approved what it waited for before it went on in this state; spent with the next diagnosis."""
     asks: str = ""
     """What that word is about, see decision.Wait.asks: an answer counts for its own question only."""
+    grants: int = 0
+    """Words of a person that it went on by."""
+    checkpoint_s: float | None = None
+    """When the newest committed checkpoint was written, as it was known when this was opened."""
+    ranks: int = 0
+    """Size of the job when it was opened."""
     setback: str = ""
     """Why the verification sent it back, where no symptom says so."""
     failed_orders: dict[str, int] = field(default_factory=dict)

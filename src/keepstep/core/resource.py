@@ -78,6 +78,7 @@ class Resource(Struct, kw_only=True):
     id: ResourceId
     node: NodeId
     serial: str = ""
+    model: str = ""
     firmware: str = ""
     boot_id: str = ""
     state: ResourceState = ResourceState.NEW

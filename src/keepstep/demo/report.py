@@ -60,7 +60,7 @@ def _rule(title: str) -> list[RenderableType]:
 
 
 def _incidents(watch: Watch, acts: Sequence[Act]) -> list[RenderableType]:
-    desk = Desk(watch.books.world, watch.books.history, None, watch.books.history.last_s)
+    desk = Desk(watch.books, None, watch.books.history.last_s)
     parts: list[RenderableType] = []
     for number, act in enumerate(acts, start=1):
         parts += _rule(f"{number}. {act.fault.title}")

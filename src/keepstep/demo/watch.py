@@ -6,7 +6,6 @@ The journal goes on answering while the server is dead; only the vitals of the r
 from collections import deque
 from typing import NamedTuple
 
-from keepstep.adapters.memory.chain import JournalUnavailable
 from keepstep.adapters.sqlite.journal import SqliteJournal
 from keepstep.cli.client import ServerGone, ServerRefused, ToolClient
 from keepstep.core.decision import Decision, Entry
@@ -17,6 +16,7 @@ from keepstep.core.intents import Launch, RankPlace
 from keepstep.core.job import Job, JobState
 from keepstep.demo.plan import DemoPlan
 from keepstep.demo.processes import Process, process
+from keepstep.ports import JournalUnavailable
 from keepstep.server.history import Books
 from keepstep.server.views import Live
 

@@ -4,9 +4,9 @@ from keepstep.core.ids import IncidentId, JobId
 from keepstep.core.incident import Incident
 from keepstep.core.job import Job
 from keepstep.core.vitals import Vitals
-from keepstep.core.world import World
+from keepstep.ports import Journal
 from keepstep.server import views
-from keepstep.server.history import History, OrderRecord, Step
+from keepstep.server.history import Books, OrderRecord, Step
 
 
 class UnknownSubject(LookupError):
@@ -16,11 +16,15 @@ class UnknownSubject(LookupError):
 class Desk:
     """Everything that a question may look at."""
 
-    def __init__(self, world: World, history: History, vitals: Vitals | None, now_s: float) -> None:
-        self.world = world
-        self.history = history
+    def __init__(self, books: Books, vitals: Vitals | None, now_s: float, journal: Journal | None = None) -> None:
+        self.world = books.world
+        self.history = books.history
+        self.archive = books.archive
+        self.registry = books.registry
         self.vitals = vitals
         self.now_s = now_s
+        self.journal = journal
+        """None where the answer is wanted from the books alone."""
 
     def job(self, name: str) -> Job:
         try:

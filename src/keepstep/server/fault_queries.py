@@ -1,5 +1,7 @@
 """The read side of faults and nodes. Beside ``queries``, which has the list of questions; must not change anything."""
 
+import msgspec
+
 from keepstep.core import silence
 from keepstep.core.fault import Fault, FaultState
 from keepstep.core.ids import FaultId, NodeId
@@ -15,9 +17,16 @@ def faults(desk: Desk, closed: bool = False) -> views.Faults:
 
 def fault(desk: Desk, id: str) -> views.FaultReport:
     found = desk.world.faults.get(FaultId(id))
+    kept = desk.archive.get("fault", id) if found is None else None
+    if kept is not None:
+        return msgspec.msgpack.decode(kept, type=views.FaultReport)
     if found is None:
         known = ", ".join(list(desk.world.faults)[-5:]) or "none"
         raise UnknownSubject(f"there is no fault {id!r}; the newest are: {known}")
+    return fault_report(desk, found)
+
+
+def fault_report(desk: Desk, found: Fault) -> views.FaultReport:
     steps = desk.history.steps.get(found.id, [])
     return views.FaultReport(
         fault=_view(found),

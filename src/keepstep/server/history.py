@@ -6,6 +6,7 @@ decisions are made from.
 
 from dataclasses import dataclass, field
 
+from keepstep.adapters.memory.archive import MemoryArchive
 from keepstep.core.decision import Decision, Entry, JoinFault, Open, OpenFault
 from keepstep.core.engine import replay as core_replay
 from keepstep.core.facts import Answered, Failed, NodeJoined, Outcome
@@ -13,7 +14,8 @@ from keepstep.core.ids import IncidentId, JobId, NodeId, Session
 from keepstep.core.intents import Intent
 from keepstep.core.preemptions import Ledger
 from keepstep.core.world import World
-from keepstep.ports import Journal
+from keepstep.ports import Archive
+from keepstep.server.registry import Registry
 
 
 @dataclass
@@ -92,20 +94,19 @@ class History:
 
 @dataclass
 class Books:
-    """The World and its History, kept in step."""
+    """The World, its History, who was let in, and what is over: folded from the same entries, kept in step."""
 
     world: World = field(default_factory=World)
     history: History = field(default_factory=History)
+    registry: Registry = field(default_factory=Registry)
+    archive: Archive = field(default_factory=MemoryArchive)
 
     def enter(self, entry: Entry) -> None:
         """Take one entry that is in the journal: a fact is folded, a decision applied, nothing is decided again."""
         core_replay(self.world, entry.record, entry.at_s)
+        self.note(entry)
+
+    def note(self, entry: Entry) -> None:
+        """Take an entry whose record the World has folded already."""
         self.history.note(entry)
-
-
-def replay(journal: Journal) -> Books:
-    """The state of affairs after the last entry."""
-    books = Books()
-    for entry in journal.read():
-        books.enter(entry)
-    return books
+        self.registry.note(entry.record, entry.at_s)

@@ -7,26 +7,29 @@ disk. Orders are delivered at least once: when they are decided, and again whene
 import asyncio
 import hmac
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 
 import msgspec
 
-from keepstep.adapters.memory.chain import JournalUnavailable
+from keepstep.core.access import OWNER, Action, Principal, refusal
 from keepstep.core.facts import Fact
 from keepstep.core.ids import JobId, Session
 from keepstep.core.intents import Order
 from keepstep.core.job import TERMINAL
 from keepstep.core.vitals import RankSample
-from keepstep.ports import Clock, Engine
+from keepstep.ports import Clock, Engine, JournalUnavailable
 from keepstep.server.connection import Connection
 from keepstep.server.desk import Desk, UnknownSubject
 from keepstep.server.local_orders import is_local, session_of
 from keepstep.server.loop import ControlLoop, Received
 from keepstep.server.queries import answer
+from keepstep.server.requests import Forbidden
+from keepstep.server.site import Bulletin
 from keepstep.server.views import Leaving
 from keepstep.wire.messages import (
     PROTOCOL,
     Ack,
+    Act,
     Beat,
     Command,
     Health,
@@ -40,6 +43,7 @@ from keepstep.wire.messages import (
     Superseded,
     Welcome,
 )
+from keepstep.wire.requests import Accepted, Request
 
 log = logging.getLogger("keepstep.server")
 
@@ -53,7 +57,7 @@ class Hub:
     def __init__(self, loop: ControlLoop, token: str, identity: str, clock: Clock) -> None:
         self._loop = loop
         self._token = token
-        self._identity = identity
+        self.identity = identity
         self._clock = clock
         self._own = Session(f"server-{identity}")
         self._own_reports = 0
@@ -63,7 +67,15 @@ class Hub:
         self._tick: asyncio.TimerHandle | None = None
         self._local: Engine | None = None
         self._superseded_s: dict[Connection, float] = {}
+        self._principals: dict[Connection, Principal] = {}
+        self._waiting: dict[Session, asyncio.Future[int]] = {}
+        """Request -> whoever waits until it is in the journal."""
+        self.bulletin = Bulletin()
         self.last_client_s = clock.now_s()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.act: Callable[[Request, Principal, str], Awaitable[Accepted]]
+        """How a request is taken; see server.leading."""
+        self.refused: Callable[[str, str, str], None] = lambda who, what, why: None
         self.on_leave: Callable[[], None] | None = None
         """Ends an embedded server; None for one that was started to stay."""
 
@@ -94,7 +106,9 @@ class Hub:
                 reason=f"the client speaks protocol {hello.protocol}, this server speaks {PROTOCOL}: use the same "
                 "Keepstep version on both sides, or another --state-dir"
             )
-        if not hmac.compare_digest(hello.token.encode(), self._token.encode()):
+        principal = self._identify(hello)
+        if principal is None:
+            self.refused("(unknown)", f"Hello as {hello.role}", "wrong token")
             return Refused(reason="wrong token: use the `token` file of the server's state directory")
         if hello.role not in ROLES:
             return Refused(reason=f"unknown role {hello.role!r}; known: {', '.join(ROLES)}")
@@ -103,13 +117,23 @@ class Hub:
         if hello.role == "agent" and None in (hello.node, hello.session):
             return Refused(reason="an agent's Hello names its node and session")
         self._connections[connection] = None
+        self._principals[connection] = principal
         self.last_client_s = self._clock.now_s()
         if hello.session is not None:
             self._sessions[hello.session] = connection
         asyncio.get_running_loop().call_soon(self._greet, connection, hello)
         return Welcome(
-            protocol=PROTOCOL, server=self._identity, acked=self._loop.acked(hello.session) if hello.session else 0
+            protocol=PROTOCOL,
+            server=self.identity,
+            acked=self._loop.acked(hello.session) if hello.session else 0,
+            term=self._loop.term,
         )
+
+    def _identify(self, hello: Hello) -> Principal | None:
+        """Whoever can read the token file of the state directory owns it; else the token must have been issued."""
+        if hmac.compare_digest(hello.token.encode(), self._token.encode()):
+            return msgspec.structs.replace(OWNER, name=hello.user or OWNER.name)
+        return self._loop.books.registry.of_token(hello.token, self._clock.now_s())
 
     def _greet(self, connection: Connection, hello: Hello) -> None:
         """After Welcome: what the client has missed."""
@@ -123,7 +147,7 @@ class Hub:
                 self._loop.vitals.connected(hello.job, hello.node, hello.session, self._clock.now_s())
             for order in self._loop.open_orders():
                 if not is_local(order) and session_of(order) == hello.session:
-                    connection.send(Command(order=order))
+                    connection.send(Command(order=order, term=self._loop.term))
         if hello.role == "agent":
             assert hello.node is not None and hello.session is not None
             self._loop.vitals.agent_connected(hello.node, hello.session, self._clock.now_s())
@@ -140,12 +164,15 @@ class Hub:
                 self._loop.vitals.health[connection.hello.node] = message.report
             case Query():
                 connection.send(self._answer(message))
+            case Act():
+                self._act(connection, message)
             case _:
                 connection.drop(f"it sent {type(message).__name__}, which is the server's to send")
 
     def closed(self, connection: Connection) -> None:
         self._connections.pop(connection, None)
         self._superseded_s.pop(connection, None)
+        self._principals.pop(connection, None)
         self.last_client_s = self._clock.now_s()
         hello = connection.hello
         if hello is None or hello.session is None or self._sessions.get(hello.session) is not connection:
@@ -214,12 +241,10 @@ class Hub:
             connection.send(Superseded(generation=generation))
 
     def _answer(self, query: Query) -> Reply:
-        books = self._loop.books
         if query.what == "leave":
             return Reply(ok=True, body=msgspec.Raw(msgspec.msgpack.encode(self._leaving())))
-        desk = Desk(books.world, books.history, self._loop.vitals, self._clock.now_s())
         try:
-            view = answer(desk, query.what, query.args)
+            view = answer(self.desk(), query.what, query.args)
         except (UnknownSubject, ValueError) as error:
             return Reply(ok=False, error=str(error))
         return Reply(ok=True, body=msgspec.Raw(msgspec.msgpack.encode(view)))
@@ -231,6 +256,38 @@ class Hub:
             return Leaving(leaves=False)
         asyncio.get_running_loop().call_soon(self.on_leave)
         return Leaving(leaves=True)
+
+    def desk(self) -> Desk:
+        """Everything that a question may look at, as of now."""
+        return Desk(self._loop.books, self._loop.vitals, self._clock.now_s())
+
+    async def take(self, fact: Fact, session: Session) -> int:
+        """One fact of a session of its own, which says nothing else. Returns its entry's number once it is in the journal;
+        0 where it was there before."""
+        waiting: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._waiting[session] = waiting
+        self._loop.receive(Received(fact, session, 1))
+        self._wake_up()
+        return await waiting
+
+    def _act(self, connection: Connection, act: Act) -> None:
+        """Answers come when they are durable; a client that asks several things gets them in the order of that."""
+        task = asyncio.get_running_loop().create_task(self._acted(connection, act))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _acted(self, connection: Connection, act: Act) -> None:
+        asker = self._principals[connection]
+        try:
+            if act.by is not None and (why := refusal(asker, Action.FORWARD)):
+                raise Forbidden(why)
+            accepted = await self.act(act.request, act.by or asker, act.key)
+        except (Forbidden, UnknownSubject, ValueError) as error:
+            if isinstance(error, Forbidden):
+                self.refused((act.by or asker).name, type(act.request).__name__, str(error))
+            connection.send(Reply(ok=False, error=str(error), kind=type(error).__name__))
+            return
+        connection.send(Reply(ok=True, body=msgspec.Raw(msgspec.msgpack.encode(accepted))))
 
     def observe(self, *facts: Fact) -> None:
         """Facts of the server itself: what its own orders brought about."""
@@ -262,7 +319,10 @@ class Hub:
 
     def _deliver(self) -> None:
         outcome = self._loop.collect()
+        self.bulletin.publish(outcome.kept)
         for session, number in outcome.acks.items():
+            if (waiting := self._waiting.pop(session, None)) is not None and not waiting.done():
+                waiting.set_result(outcome.entries.get(session, 0))
             if (connection := self._sessions.get(session)) is not None:
                 connection.send(Ack(number=number))
         local: list[Order] = []
@@ -270,7 +330,7 @@ class Hub:
             if is_local(order):
                 local.append(order)
             elif (target := session_of(order)) is not None and target in self._sessions:
-                self._sessions[target].send(Command(order=order))
+                self._sessions[target].send(Command(order=order, term=self._loop.term))
         if local and self._local is not None:
             self._local.submit(local)
         for job in outcome.ended:

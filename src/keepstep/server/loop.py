@@ -7,7 +7,7 @@ hub's; decisions are the core's.
 import logging
 from dataclasses import dataclass, field
 
-from keepstep.core.decision import Decision, Excuse, Record
+from keepstep.core.decision import Decision, Entry, Excuse, Record
 from keepstep.core.detect import before, detect, excuse
 from keepstep.core.engine import orders_of, replay, turn, waits_s
 from keepstep.core.facts import Fact, ServerStarted
@@ -18,6 +18,7 @@ from keepstep.core.policy import Policy
 from keepstep.core.vitals import Vitals
 from keepstep.ports import Clock, Journal
 from keepstep.server.history import Books
+from keepstep.server.replay import file_away
 
 IDLE_TICK_S = 0.5
 """Between ticks while no job lives: only slow deadlines of resources are left."""
@@ -41,6 +42,10 @@ class Outcome:
     acks: dict[Session, int] = field(default_factory=dict)
     orders: list[Order] = field(default_factory=list)
     ended: list[JobId] = field(default_factory=list)
+    entries: dict[Session, int] = field(default_factory=dict)
+    """Session -> number of the newest entry that came from it."""
+    kept: list[Entry] = field(default_factory=list)
+    """Entries that are in the journal now, in order."""
 
 
 @dataclass
@@ -80,9 +85,15 @@ class ControlLoop:
         self._live = dict.fromkeys(self.books.world.live_jobs)
         self._outcome = Outcome()
 
-    def start(self, server: str, version: str) -> None:
+    @property
+    def term(self) -> int:
+        """Under which this server leads."""
+        return self.books.registry.term
+
+    def start(self, server: str, version: str, term: int = 1) -> None:
         """Take the journal over. Launchers of live jobs have a lease to be heard again."""
-        self._queue.append(Received(ServerStarted(server=server, version=version)))
+        self.books.registry.term = term
+        self._queue.append(Received(ServerStarted(server=server, version=version, term=term)))
         now_s = self._clock.now_s()
         for job in self.books.world.live_jobs:
             for launcher in self.books.world.jobs[job].launchers.values():
@@ -95,6 +106,10 @@ class ControlLoop:
     def acked(self, session: Session) -> int:
         """Highest report number of the session that is in the journal."""
         return self._kept.get(session, 0)
+
+    def known_session(self, prefix: str) -> Session | None:
+        """One whose name begins so, of which something was taken."""
+        return next((session for session in self._folded if session.startswith(prefix)), None)
 
     def receive(self, item: Received) -> None:
         """Queue a fact for the next ``work``."""
@@ -158,11 +173,14 @@ class ControlLoop:
         entries = self._journal.append(batch.at_s, batch.records, batch.origins) if batch.records else []
         self._batch = None
         for entry, origin in zip(entries, batch.origins, strict=True):
-            self.books.history.note(entry)
+            self.books.note(entry)
             if origin is not None:
                 self._kept[origin[0]] = origin[1]
+                self._outcome.entries[origin[0]] = entry.seq
             if isinstance(entry.record, Decision):
                 self._let_out(entry.record)
+        self._outcome.kept += entries
+        file_away(self.books, entries)
         self._outcome.acks.update({session: self.acked(session) for session in batch.sessions})
         self._note_ends()
 

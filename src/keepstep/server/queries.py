@@ -9,9 +9,10 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 from msgspec import Struct
 
-from keepstep.core.ids import JobId, NodeId
+from keepstep.core.ids import IncidentId, JobId, NodeId
 from keepstep.core.incident import Attempt, Incident, IncidentState
 from keepstep.core.job import Job, Launcher
 from keepstep.core.vitals import JobVitals, RankSample, common_step, mean_loss
@@ -24,10 +25,10 @@ from keepstep.server.whereabouts import whereabouts
 
 
 def jobs(desk: Desk) -> views.Jobs:
-    return views.Jobs(jobs=tuple(_job_view(desk, job) for job in desk.world.jobs.values()))
+    return views.Jobs(jobs=tuple(job_view(desk, job) for job in desk.world.jobs.values()))
 
 
-def _job_view(desk: Desk, job: Job) -> views.JobView:
+def job_view(desk: Desk, job: Job) -> views.JobView:
     step, loss = _progress(desk, job)
     faults = [i for i in desk.world.incidents.values() if i.job == job.id and i.kind == "fault"]
     return views.JobView(
@@ -137,7 +138,14 @@ def _incident_line(incident: Incident) -> views.IncidentLine:
 
 
 def incident(desk: Desk, id: str) -> views.IncidentReport:
-    found = desk.incident(id)
+    """From the books while it is known there, else from the archive."""
+    kept = desk.archive.get("incident", id) if IncidentId(id) not in desk.world.incidents else None
+    if kept is not None:
+        return msgspec.msgpack.decode(kept, type=views.IncidentReport)
+    return incident_report(desk, desk.incident(id))
+
+
+def incident_report(desk: Desk, found: Incident) -> views.IncidentReport:
     stages = dict(found.stage_s)
     if found.open:
         state = found.state.value

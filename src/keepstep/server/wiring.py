@@ -15,22 +15,22 @@ from typing import Any
 
 from keepstep import __version__
 from keepstep.adapters.local import LocalHost
-from keepstep.adapters.memory.chain import JournalCorrupt, JournalSchemaNewer, JournalUnavailable
 from keepstep.adapters.sqlite.journal import SqliteJournal
 from keepstep.core.catalog import CATALOG, Catalog
 from keepstep.core.catalog.override import override
 from keepstep.core.ids import NodeId
 from keepstep.core.policy import Policy
-from keepstep.ports import Bmc
+from keepstep.ports import Bmc, JournalCorrupt, JournalSchemaNewer, JournalUnavailable
 from keepstep.server.address import Address, parse_address
 from keepstep.server.bmc_file import open_bmc, read_bmc_file
 from keepstep.server.clock import ServerClock
 from keepstep.server.connection import Connection
-from keepstep.server.history import replay
 from keepstep.server.hub import Hub
+from keepstep.server.leading import LeadingSite
 from keepstep.server.local_orders import LocalOrders
 from keepstep.server.loop import ControlLoop
 from keepstep.server.out_of_band import OutOfBand
+from keepstep.server.replay import replay
 from keepstep.server.state_dir import ServerLock, StateDir, StateDirInUse, default_state_dir
 
 log = logging.getLogger("keepstep.server")
@@ -109,6 +109,7 @@ async def _serve(config: ServerConfig, journal: SqliteJournal) -> int:
     bmcs = _bmcs(config.state)
     local = LocalOrders(LocalHost(), config.state.repairs, books.history.processes.get, hub.observe, bmcs)
     out_of_band = OutOfBand(bmcs, hub.observe, catalog=policy.catalog)
+    LeadingSite(control, hub, journal, clock)
     server, address = await _listen(config, hub)
     hub.run(local)
     out_of_band.start()

@@ -10,12 +10,14 @@ from typing import Any
 import msgspec
 from msgspec import Raw, Struct
 
+from keepstep.core.access import Principal
 from keepstep.core.facts import Fact
 from keepstep.core.health.report import HealthReport
 from keepstep.core.ids import JobId, NodeId, Session
 from keepstep.core.intents import Order
+from keepstep.wire.requests import Request
 
-PROTOCOL = 1
+PROTOCOL = 2
 MAX_FRAME_BYTES = 64 * 1024 * 1024
 
 
@@ -23,11 +25,13 @@ class Hello(Struct, frozen=True, kw_only=True, tag=True):
     protocol: int
     role: str
     """``launcher``, ``front`` (the local engine: started launchers on this machine) or ``tool``."""
-    token: str
-    """Shared secret of the state directory."""
+    token: str = ""
+    """Shared secret of the state directory, or a token that was issued; empty where a client certificate says who it is."""
     job: JobId | None = None
     node: NodeId | None = None
     session: Session | None = None
+    user: str = ""
+    """Who sits at a tool; believed where the token is that of the state directory."""
     run: str = ""
     """Of launchers and fronts: the call of ``keepstep run`` that they belong to, see core.facts.JobSubmitted."""
 
@@ -38,6 +42,35 @@ class Welcome(Struct, frozen=True, kw_only=True, tag=True):
     """Identity of this life of the server."""
     acked: int = 0
     """Highest report number of this session that is in the journal."""
+    term: int = 0
+    """Of the server's leadership. A client that has met a newer one hangs up: this server has been deposed and does not know
+    it yet."""
+    certificate_expires_in_s: float | None = None
+    """Of the client's own certificate, by the server's clock; None where it showed none."""
+
+
+class NotLeader(Struct, frozen=True, kw_only=True, tag=True):
+    """Instead of Welcome: this server follows. ``leader`` is where the leader listens; empty while none is known."""
+
+    leader: str = ""
+
+
+class Enrol(Struct, frozen=True, kw_only=True, tag=True):
+    """Instead of Hello, over TLS: sign this key. With a join token it is the first certificate of a node or a server; without,
+    on a connection that showed a valid certificate, it renews that one."""
+
+    request: bytes
+    """PKCS #10, DER. Its subject is not trusted: name and role come from the token, or from the certificate that it renews."""
+    token: str = ""
+    name: str = ""
+    """Where the token leaves it open: what the node is called."""
+
+
+class Enrolled(Struct, frozen=True, kw_only=True, tag=True):
+    certificate: bytes
+    """PEM."""
+    authority: bytes
+    """PEM of the authority's certificate."""
 
 
 class Refused(Struct, frozen=True, kw_only=True, tag=True):
@@ -90,6 +123,8 @@ class Health(Struct, frozen=True, kw_only=True, tag=True):
 
 class Command(Struct, frozen=True, kw_only=True, tag=True):
     order: Order
+    term: int = 0
+    """Under which it was sent. Whoever has met a newer term does not carry it out."""
 
 
 class Superseded(Struct, frozen=True, kw_only=True, tag=True):
@@ -118,9 +153,38 @@ class Reply(Struct, frozen=True, kw_only=True, tag=True):
     body: Raw = Raw(b"\xc0")
     """msgpack of the answer's own type."""
     error: str = ""
+    kind: str = ""
+    """Of the error: ``Forbidden``, ``UnknownSubject``, ``Conflict``, …"""
 
 
-Message = Hello | Welcome | Refused | Report | Ack | Beat | Health | Command | Superseded | JobEnded | Query | Reply
+class Act(Struct, frozen=True, kw_only=True, tag=True):
+    """A person's request. Answered by Reply with requests.Accepted, once it is in the journal."""
+
+    request: Request
+    key: str = ""
+    """Idempotency key: the same one with the same request does nothing a second time."""
+    by: Principal | None = None
+    """Of a replica, which has identified that person itself."""
+
+
+Message = (
+    Hello
+    | Welcome
+    | NotLeader
+    | Enrol
+    | Enrolled
+    | Act
+    | Refused
+    | Report
+    | Ack
+    | Beat
+    | Health
+    | Command
+    | Superseded
+    | JobEnded
+    | Query
+    | Reply
+)
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Message)

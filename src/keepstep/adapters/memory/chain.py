@@ -18,25 +18,6 @@ _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Record)
 
 
-class JournalCorrupt(Exception):
-    """The chain is broken. ``seq`` is the first bad entry."""
-
-    def __init__(self, seq: int, what: str, where: str) -> None:
-        self.seq = seq
-        super().__init__(
-            f"entry {seq} of {where} {what}; entries before it are sound. Put a copy of the journal back, or move "
-            "this one away and start with an empty one: running jobs are found again when their launchers reconnect."
-        )
-
-
-class JournalUnavailable(Exception):
-    """The journal's medium fails (disk full, I/O error). Nothing of the call was kept; it can be tried again."""
-
-
-class JournalSchemaNewer(Exception):
-    """The journal was written by a newer Keepstep."""
-
-
 def body_of(record: Record) -> bytes:
     return _encoder.encode(record)
 

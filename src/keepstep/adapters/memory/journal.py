@@ -2,9 +2,11 @@
 
 from collections.abc import Iterator, Sequence
 
-from keepstep.adapters.memory.chain import GENESIS, JournalCorrupt, body_of, digest, entry_of
+from keepstep.adapters.memory.chain import GENESIS, body_of, digest, entry_of
 from keepstep.core.decision import Entry, Record
 from keepstep.core.ids import Session
+from keepstep.core.mentions import subjects
+from keepstep.ports import JournalCorrupt
 
 
 class MemoryJournal:
@@ -42,6 +44,23 @@ class MemoryJournal:
             except ValueError as error:
                 raise JournalCorrupt(index, str(error), "the journal in memory") from error
             prev = stored
+
+    def first(self) -> int:
+        return 1
+
+    def last(self) -> int:
+        return len(self.rows)
+
+    def mentioning(self, subjects_wanted: Sequence[str], *, before: int | None = None, limit: int = 100) -> list[Entry]:
+        wanted = set(subjects_wanted)
+        found: list[Entry] = []
+        for seq, at_s, body, prev, stored in reversed(self.rows[: None if before is None else max(0, before - 1)]):
+            if len(found) == limit:
+                break
+            entry = entry_of(seq, at_s, body, prev, stored)
+            if not wanted or wanted.intersection(subjects(entry.record)):
+                found.append(entry)
+        return found
 
     def verify(self) -> int:
         return sum(1 for _ in self.read())

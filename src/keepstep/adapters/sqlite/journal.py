@@ -9,17 +9,11 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from keepstep.adapters.memory.chain import (
-    GENESIS,
-    JournalCorrupt,
-    JournalSchemaNewer,
-    JournalUnavailable,
-    body_of,
-    digest,
-    entry_of,
-)
+from keepstep.adapters.memory.chain import GENESIS, body_of, digest, entry_of
 from keepstep.core.decision import Entry, Record
 from keepstep.core.ids import Session
+from keepstep.core.mentions import subjects
+from keepstep.ports import JournalCorrupt, JournalSchemaNewer, JournalUnavailable
 
 MIGRATIONS: tuple[tuple[str, ...], ...] = (
     (
@@ -182,6 +176,21 @@ class SqliteJournal:
             if "no such table" in str(error):
                 return []
             raise JournalCorrupt(first, f"cannot be read ({error})", str(self._path)) from error
+
+    def first(self) -> int:
+        return 1
+
+    def last(self) -> int:
+        return self._head()[0]
+
+    def mentioning(self, subjects_wanted: Sequence[str], *, before: int | None = None, limit: int = 100) -> list[Entry]:
+        wanted = set(subjects_wanted)
+        fitting = [
+            entry
+            for entry in self.read()
+            if (before is None or entry.seq < before) and (not wanted or wanted.intersection(subjects(entry.record)))
+        ]
+        return fitting[::-1][:limit]
 
     def verify(self) -> int:
         return sum(1 for _ in self.read())

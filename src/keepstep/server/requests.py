@@ -1,0 +1,140 @@
+"""Requests of people, judged: who may ask what, whether its subject exists, and which fact it becomes. Decides nothing else."""
+
+from collections.abc import Callable
+from typing import Any
+
+from keepstep.core import facts as f
+from keepstep.core.access import Action, Principal, Role, refusal
+from keepstep.core.ids import JobId, ResourceId
+from keepstep.core.incident import IncidentState
+from keepstep.core.world import live
+from keepstep.server.desk import UnknownSubject
+from keepstep.server.history import Books
+from keepstep.server.policy_file import read_policy
+from keepstep.wire import requests as r
+
+
+class Forbidden(PermissionError):
+    """The asker may not have it."""
+
+
+class Conflict(ValueError):
+    """Not in the present state of its subject."""
+
+
+ACTION: dict[type, Action] = {
+    r.StopJob: Action.STOP_JOB,
+    r.Hold: Action.HOLD,
+    r.Unhold: Action.HOLD,
+    r.Decide: Action.APPROVE,
+    r.SetPolicy: Action.SET_POLICY,
+    r.IssueToken: Action.MANAGE_ACCESS,
+    r.RevokeToken: Action.MANAGE_ACCESS,
+    r.RevokeCertificate: Action.MANAGE_ACCESS,
+}
+
+
+def fact_of(request: r.Request, by: Principal, books: Books, now_s: float) -> tuple[f.Fact, str]:
+    """The fact, and the name of its subject. Raises Forbidden, UnknownSubject, Conflict, ValueError; each says why."""
+    why = refusal(by, ACTION[type(request)], _tenant(request, books))
+    if why:
+        raise Forbidden(why)
+    return _MADE[type(request)](request, by, books, now_s)
+
+
+def _tenant(request: r.Request, books: Books) -> str | None:
+    """Whose job it is about; None where it is about none."""
+    world = books.world
+    job = world.jobs.get(JobId(request.job)) if isinstance(request, r.StopJob) else None
+    if isinstance(request, r.Decide):
+        incident = world.incidents.get(request.subject)  # type: ignore[call-overload]
+        job = world.jobs.get(incident.job) if incident is not None else None
+    return job.spec.tenant if job is not None else None
+
+
+def _stop(request: r.StopJob, by: Principal, books: Books, now_s: float) -> tuple[f.Fact, str]:
+    job = books.world.jobs.get(JobId(request.job))
+    if job is None:
+        raise UnknownSubject(f"there is no job {request.job!r}; see `keepstep jobs`")
+    if not live(job):
+        raise Conflict(f"job {request.job} has already ended: {job.state.value}")
+    return f.JobStopRequested(job=job.id, by=by.name, reason=request.reason), job.id
+
+
+def _hold(request: r.Hold, by: Principal, books: Books, now_s: float) -> tuple[f.Fact, str]:
+    resource = _resource(request.resource, books)
+    why = request.reason or "held by hand"
+    return f.HoldRequested(resource=resource, source=f"person:{by.name}", by=by.name, reason=why), resource
+
+
+def _unhold(request: r.Unhold, by: Principal, books: Books, now_s: float) -> tuple[f.Fact, str]:
+    resource, source = _resource(request.resource, books), f"person:{by.name}"
+    if source not in books.world.resources[resource].holds:
+        raise Conflict(f"{resource} is not held by {source}; see `keepstep resources`")
+    return f.HoldLifted(resource=resource, source=source, by=by.name), resource
+
+
+def _decide(request: r.Decide, by: Principal, books: Books, now_s: float) -> tuple[f.Fact, str]:
+    world, subject = books.world, request.subject
+    incident = world.incidents.get(subject)  # type: ignore[call-overload]
+    if incident is None and subject not in world.resources:
+        raise UnknownSubject(
+            f"there is no incident or resource {subject!r}; see `keepstep incidents` and `keepstep resources`"
+        )
+    if incident is not None and incident.state is not IncidentState.WAITING:
+        raise Conflict(f"incident {subject} waits for nobody: it is {incident.state.value}")
+    return f.Approved(subject=subject, by=by.name, granted=request.granted), subject
+
+
+def _policy(request: r.SetPolicy, by: Principal, books: Books, now_s: float) -> tuple[f.Fact, str]:
+    read_policy(request.overrides)
+    return f.PolicySet(overrides=request.overrides, by=by.name), "policy"
+
+
+def _token(request: r.IssueToken, by: Principal, books: Books, now_s: float) -> tuple[f.Fact, str]:
+    known = [role.value for role in Role]
+    if request.role not in known:
+        raise ValueError(f"there is no role {request.role!r}; there are {', '.join(known)}")
+    if len(request.digest) != 64 or request.digest in books.registry.by_digest:
+        raise ValueError("the digest is not the BLAKE2b-256 of a fresh secret in hex")
+    if request.kind == "api" and not request.name:
+        raise ValueError("an API token needs the name of whoever it is for")
+    if by.tenants and not set(request.tenants) <= set(by.tenants):
+        raise Forbidden(f"{by.name} can hand out only what it has: tenants {', '.join(by.tenants)}")
+    id = f"t{books.registry.next_token}"
+    expires_s = now_s + request.expires_in_s if request.expires_in_s is not None else None
+    issued = f.TokenIssued(
+        id=id, digest=request.digest, kind=request.kind, role=request.role, tenants=request.tenants, name=request.name,
+        expires_s=expires_s, by=by.name,
+    )  # fmt: skip
+    return issued, id
+
+
+def _revoke_token(request: r.RevokeToken, by: Principal, books: Books, now_s: float) -> tuple[f.Fact, str]:
+    if request.id not in books.registry.tokens:
+        raise UnknownSubject(f"there is no token {request.id!r}; see `keepstep token list`")
+    return f.TokenRevoked(id=request.id, by=by.name), request.id
+
+
+def _revoke_certificate(request: r.RevokeCertificate, by: Principal, books: Books, now_s: float) -> tuple[f.Fact, str]:
+    if request.serial not in books.registry.certificates:
+        raise UnknownSubject(f"there is no certificate {request.serial!r}; see `keepstep ca list`")
+    return f.CertificateRevoked(serial=request.serial, by=by.name, reason=request.reason), request.serial
+
+
+def _resource(name: str, books: Books) -> ResourceId:
+    if name not in books.world.resources:
+        raise UnknownSubject(f"there is no resource {name!r}; see `keepstep resources`")
+    return ResourceId(name)
+
+
+_MADE: dict[type, Callable[[Any, Principal, Books, float], tuple[f.Fact, str]]] = {
+    r.StopJob: _stop,
+    r.Hold: _hold,
+    r.Unhold: _unhold,
+    r.Decide: _decide,
+    r.SetPolicy: _policy,
+    r.IssueToken: _token,
+    r.RevokeToken: _revoke_token,
+    r.RevokeCertificate: _revoke_certificate,
+}
