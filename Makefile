@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 SEEDS ?= 2000
 
-.PHONY: help setup workshop services demo test lint unit integration sim crash soak bench bench-checkpoint bench-recovery bench-snapshot bench-overhead bench-diagnosis bench-health docs clean
+.PHONY: help setup workshop services demo test lint unit integration sim crash soak bench bench-checkpoint bench-recovery bench-snapshot bench-overhead bench-diagnosis bench-health bench-server docs clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -81,10 +81,14 @@ bench-diagnosis: workshop  ## right causes on real evidence, throughput, and a f
 bench-health: workshop  ## fit the health score and judge its forecasts
 	$(BIN)/python -m bench.health evaluate
 
+bench-server: workshop  ## agents, orders, journals, take-over, API and pages at 10,000 nodes
+	$(BIN)/python -m bench.server
+
 docs: workshop  ## regenerate the generated pages
 	$(BIN)/python docs/make_state_machines.py
 	$(BIN)/python docs/make_signals.py
 	$(BIN)/python -m keepstep.cli.reference > docs/reference/cli.md
+	$(BIN)/python -m keepstep.web.reference > docs/reference/openapi.json
 
 clean:  ## what the targets made
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -36,6 +36,17 @@ class JournalSchemaNewer(Exception):
     """The journal was written by a newer Keepstep."""
 
 
+class StoredEntry(Struct, frozen=True, kw_only=True):
+    """One entry as it is kept: what its hash covers, to the byte. An older version may have written it."""
+
+    seq: int
+    at_s: float
+    body: bytes
+    """msgpack of the record."""
+    prev: bytes
+    hash: bytes
+
+
 class Journal(Protocol):
     """Append-only, hash-chained. ``append`` returns when the records are durable.
 
@@ -55,6 +66,10 @@ class Journal(Protocol):
     def read(self, after: int = 0) -> Iterator[Entry]:
         """In order, each checked against the chain. Raises JournalCorrupt at the first bad one, and where ``after`` lies
         before what was compacted away."""
+        ...
+
+    def stored(self, after: int = 0) -> Iterator[StoredEntry]:
+        """The same as bytes, each checked against the chain: for copies that must prove the same as the original."""
         ...
 
     def first(self) -> int:

@@ -7,7 +7,8 @@ import pytest
 
 from keepstep.adapters.dependencies import Dependency, Mount
 from keepstep.adapters.host import Service
-from keepstep.agent import config, joining, sources, spool
+from keepstep.adapters.server_link import spool
+from keepstep.agent import config, joining, sources
 from keepstep.agent.settings import DeclaredDevice
 
 PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "agent.md").read_text()

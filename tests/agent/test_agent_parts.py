@@ -12,9 +12,7 @@ from keepstep.agent.config import ConfigError, parse_config, read_config
 from keepstep.agent.inventory import Inventory
 from keepstep.agent.joining import VARIANTS_MAX, WINDOW_S, Joining
 from keepstep.agent.settings import DeclaredDevice
-from keepstep.agent.spool import Spool
-from keepstep.core.facts import AgentJoined, Answered, Done, Fact, SignalSeen
-from keepstep.core.ids import NodeId, ResourceId, Session, device_resource, node_resource
+from keepstep.core.ids import NodeId, device_resource, node_resource
 from keepstep.core.observation import Observation, Same
 from keepstep.launcher.quarantine import Quarantined
 
@@ -170,53 +168,6 @@ def test_a_file_that_is_no_toml_is_named(tmp_path: Any) -> None:
     path.write_bytes(b"\xff= [")
     with pytest.raises(ConfigError, match="no TOML"):
         read_config(str(path))
-
-
-# ---- spool
-
-
-def told(signal: str) -> Fact:
-    return SignalSeen(resource=ResourceId("node/n0"), signal=signal)
-
-
-def test_a_full_spool_gives_up_mild_signals_first() -> None:
-    spool = Spool(facts_max=4)
-    joined = AgentJoined(node=NodeId("n0"), session=Session("s"), boot_id="b")
-    for fact in (joined, told("xid.79"), told("host.clock_step"), Answered(intent=1, outcome=Done())):
-        spool.add(fact)
-    for _ in range(3):
-        spool.add(told("xid.48"))
-    kept = [report.fact for report in spool.waiting()]
-    assert kept[0] == joined
-    assert isinstance(kept[1], Answered)
-    assert [fact.signal for fact in kept[2:] if isinstance(fact, SignalSeen)] == ["xid.48", "xid.48"]
-    assert spool.dropped == 3
-
-
-@settings(max_examples=50, deadline=None)
-@given(st.lists(st.one_of(st.none(), st.integers(0, 40)), max_size=60))
-def test_numbers_grow_and_what_is_acknowledged_is_gone(steps: list[int | None]) -> None:
-    """None reports a fact, a number acknowledges up to it."""
-    spool, acked = Spool(facts_max=8), 0
-    for step in steps:
-        if step is None:
-            spool.add(told("xid.79"))
-        else:
-            spool.acknowledged(step)
-            acked = max(acked, step)
-        numbers = [report.number for report in spool.waiting()]
-        assert numbers == sorted(set(numbers))
-        assert len(numbers) <= 8
-
-
-def test_a_later_word_about_the_node_does_not_come_behind_signals_that_need_one() -> None:
-    spool = Spool()
-    joined = AgentJoined(node=NodeId("n0"), session=Session("s"), boot_id="b")
-    for fact in (joined, told("xid.79"), joined):
-        spool.add(fact)
-    spool.forget_middle(AgentJoined)
-    spool.add(joined)
-    assert [type(report.fact) for report in spool.waiting()] == [AgentJoined, SignalSeen, AgentJoined]
 
 
 # ---- holds

@@ -174,7 +174,7 @@ def test_the_command_leads_to_the_agent(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--server", "somewhere"], "unix:/path/to/socket or tcp:host:port"),
+        (["--server", "somewhere"], "tls:host:port"),
         (["--sources", "kmsg,nvlm"], "no source 'nvlm'"),
         (["--node", "a/b"], "without '/'"),
         (["--config", "/nonexistent.toml"], "TOML file"),

@@ -15,11 +15,13 @@ from typing import Any, NamedTuple
 
 import msgspec
 import pytest
+from tests.server.conftest import ServerProcess
 from typer.testing import CliRunner
 
-from keepstep.adapters.sqlite.journal import SqliteJournal
+from keepstep.adapters.database.opening import open_journal
 from keepstep.cli.app import app
 from keepstep.core.decision import Record
+from keepstep.server.state_dir import StateDir
 
 from .checkpoints import Job
 
@@ -36,7 +38,7 @@ class Line(msgspec.Struct):
 @pytest.fixture
 def recorded(tmp_path: Path) -> Path:
     """A state directory with the recorded journal; no server runs for it."""
-    journal = SqliteJournal(tmp_path / "journal.db")
+    journal = open_journal(tmp_path / "journal.db")
     for text in (HERE / "recorded.jsonl").read_bytes().splitlines():
         line = msgspec.json.decode(text, type=Line)
         journal.append(line.at_s, [line.record])
@@ -226,3 +228,13 @@ def original(tmp_path_factory):
 def store(original, tmp_path):
     shutil.copytree(original, tmp_path / "store")
     return tmp_path / "store"
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StateDir]:
+    """A state directory that a real server leads, for the tests of one file."""
+    state = StateDir(tmp_path_factory.mktemp("served") / "state")
+    server = ServerProcess(state).start()
+    yield state
+    server.kill()
+    Path(server.address.removeprefix("unix:")).unlink(missing_ok=True)

@@ -1,6 +1,5 @@
 """``keepstep faults``, ``fault show``, ``nodes`` from a journal that the core wrote; ``keepstep health`` from a real server."""
 
-import secrets
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -9,7 +8,7 @@ import pytest
 from tests.core.build import Plane, device
 from tests.server.conftest import Client, ServerProcess
 
-from keepstep.adapters.sqlite.journal import SqliteJournal
+from keepstep.adapters.database.opening import open_journal
 from keepstep.core import facts as f
 from keepstep.core.health.report import assess
 from keepstep.core.health.window import Sample, history
@@ -33,7 +32,7 @@ def joined(node: str, **domains: str) -> f.AgentJoined:
 
 
 def written(plane: Plane, where: Path) -> Path:
-    journal = SqliteJournal(where / "journal.db")
+    journal = open_journal(where / "journal.db")
     for at_s, record in plane.journal:
         journal.append(at_s, [record])
     journal.close()
@@ -173,7 +172,7 @@ def agent(served: StateDir) -> Iterator[Callable[[str], Client]]:
 
     def connect(node: str) -> Client:
         server = ServerProcess(served)
-        clients.append(Client(server, "agent", node=NodeId(node), session=Session(f"a-{secrets.token_hex(4)}")))
+        clients.append(Client(server, "agent", node=NodeId(node), session=agent_session(node)))
         assert isinstance(clients[-1].receive(), m.Welcome)
         return clients[-1]
 

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from tests.core.build import Plane, device
 
-from keepstep.adapters.sqlite.journal import SqliteJournal
+from keepstep.adapters.database.opening import open_journal
 from keepstep.core import facts as f
 from keepstep.server.precision import PrecisionReport
 
@@ -17,7 +17,7 @@ def moved(tmp_path: Path) -> Path:
     plane = Plane().start(spares=1)
     for node in ("n1", "n2"):
         plane.tell(f.SignalSeen(resource=device(node, 0), signal="xid.79", part="gpu/0"))
-    journal = SqliteJournal(tmp_path / "journal.db")
+    journal = open_journal(tmp_path / "journal.db")
     for at_s, record in plane.journal:
         journal.append(at_s, [record])
     journal.close()

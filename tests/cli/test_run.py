@@ -7,7 +7,7 @@ import sys
 
 import msgspec
 
-from keepstep.adapters.sqlite.journal import SqliteJournal
+from keepstep.adapters.database.opening import open_journal
 from keepstep.core.decision import Decision
 from keepstep.core.facts import JobStopRequested, Witnessed
 from keepstep.core.intents import Launch
@@ -23,7 +23,7 @@ def alive(pid):
 
 
 def records(run):
-    journal = SqliteJournal(run.state / "journal.db", read_only=True)
+    journal = open_journal(run.state / "journal.db", read_only=True)
     try:
         return [entry.record for entry in journal.read()]
     finally:

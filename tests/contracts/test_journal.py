@@ -1,4 +1,4 @@
-"""The contract of ports.Journal, run against every adapter of it; and what only the file-backed one can be asked."""
+"""The contract of ports.Journal, run against every adapter of it; and what only a file can be asked."""
 
 import itertools
 import os
@@ -10,10 +10,12 @@ import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from keepstep.adapters.database.migrate import CURRENT
+from keepstep.adapters.database.opening import open_journal
 from keepstep.adapters.memory.journal import MemoryJournal
-from keepstep.adapters.sqlite.journal import MIGRATIONS, SCHEMA, SqliteJournal
 from keepstep.core.decision import Decision, MoveJob, Place, Record
 from keepstep.core.facts import Answered, Done, Elasticity, JobSpec, JobSubmitted, RankExited
 from keepstep.core.ids import IncidentId, JobId, NodeId, Session
@@ -56,14 +58,15 @@ DECIDED = Decision(
 RECORDS: list[Record] = [SUBMITTED, EXITED, DECIDED, Answered(intent=7, outcome=Done())]
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+@pytest.fixture(params=["memory", "sqlite", "postgresql"])
 def make(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Make]:
     """Opens the same journal each time it is called."""
     opened: list[Journal] = []
     memory = MemoryJournal()
+    where = request.getfixturevalue("postgres_url") if request.param == "postgresql" else tmp_path / "journal.db"
 
     def open_it() -> Journal:
-        opened.append(memory if request.param == "memory" else SqliteJournal(tmp_path / "journal.db"))
+        opened.append(memory if request.param == "memory" else open_journal(where))
         return opened[-1]
 
     yield open_it
@@ -150,6 +153,49 @@ def test_a_long_journal_is_read_whole(make: Make) -> None:
     assert [entry.seq for entry in journal.read()] == list(range(1, 1201))
 
 
+def test_where_it_begins_and_ends(make: Make) -> None:
+    journal = make()
+    assert (journal.first(), journal.last()) == (1, 0)
+    journal.append(0.0, RECORDS)
+    assert (journal.first(), journal.last()) == (1, 4)
+    assert make().last() == 4
+
+
+def test_entries_are_found_by_what_they_are_about(make: Make) -> None:
+    journal = make()
+    journal.append(0.0, RECORDS)
+    journal.append(1.0, [EXITED] * 5)
+
+    def found(*wanted: str, **limits: int) -> list[int]:
+        return [entry.seq for entry in journal.mentioning(wanted, **limits)]
+
+    assert found("node/n0") == [9, 8, 7, 6, 5, 2]
+    assert found("node/n0", limit=2) == [9, 8]
+    assert found("node/n0", before=8, limit=3) == [7, 6, 5]
+    assert found("i1") == [3]
+    assert found("order:7") == [4, 3]
+    assert found("order:7", "fact:JobSubmitted") == [4, 3, 1]
+    assert found("i1", "node/n0", before=6) == [5, 3, 2]
+    assert found("stage:restart") == [3]
+    assert found(limit=3) == [9, 8, 7]
+    assert found(before=3) == [2, 1]
+    assert found("nobody") == [] == found("j", limit=0)
+    assert found(*(f"x{n}" for n in range(700)), "i1") == [3], "any number of subjects"
+    (entry,) = journal.mentioning(["i1"])
+    assert entry == list(journal.read())[2]
+
+
+@pytest.mark.parametrize("name", ["a\0b", "ä" * 5000, "x" * 200, "%_\\'\"", ""])
+def test_no_name_is_too_strange(make: Make, name: str) -> None:
+    """Names come from outside, and a journal that cannot be written to stops the server."""
+    journal = make()
+    strange = msgspec.structs.replace(EXITED, job=JobId(name), node=NodeId(name + "n"))
+    (entry,) = journal.append(0.0, [strange])
+    journal.append(0.0, [EXITED])
+    assert journal.mentioning([f"node/{name}n"]) == [entry]
+    assert make().verify() == 2
+
+
 # ---- the file
 
 
@@ -164,7 +210,7 @@ def edit(path: Path, statement: str, *values: object) -> None:
 
 
 def journal_of(path: Path, count: int = 5) -> None:
-    journal = SqliteJournal(path)
+    journal = open_journal(path)
     journal.append(1.0, [EXITED] * count)
     journal.close()
 
@@ -186,7 +232,7 @@ def test_the_first_bad_entry_is_named(tmp_path: Path, statement: str, bad: int) 
     path = tmp_path / "journal.db"
     journal_of(path)
     edit(path, statement)
-    journal = SqliteJournal(path)
+    journal = open_journal(path)
     with pytest.raises(JournalCorrupt, match=f"entry {bad} of .*journal.db") as caught:
         journal.verify()
     assert caught.value.seq == bad
@@ -196,14 +242,14 @@ def test_the_first_bad_entry_is_named(tmp_path: Path, statement: str, bad: int) 
 def test_a_rewritten_entry_with_a_matching_hash_breaks_the_next_link(tmp_path: Path) -> None:
     path, other = tmp_path / "journal.db", tmp_path / "other.db"
     journal_of(path)
-    forged = SqliteJournal(other)
+    forged = open_journal(other)
     forged.append(9.0, [EXITED] * 2)
     forged.close()
     db = sqlite3.connect(other)
     body, hashed = db.execute("SELECT body, hash FROM entries WHERE seq = 1").fetchone()
     db.close()
     edit(path, "UPDATE entries SET at_s = 9.0, body = ?, hash = ? WHERE seq = 1", body, hashed)
-    journal = SqliteJournal(path)
+    journal = open_journal(path)
     with pytest.raises(JournalCorrupt, match="entry 2"):
         journal.verify()
     journal.close()
@@ -223,7 +269,7 @@ def test_a_file_of_garbage_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "journal.db"
     path.write_bytes(os.urandom(8192))
     with pytest.raises(JournalCorrupt, match="cannot be read"):
-        SqliteJournal(path)
+        open_journal(path)
 
 
 def test_an_overwritten_page_is_found(tmp_path: Path) -> None:
@@ -233,38 +279,72 @@ def test_an_overwritten_page_is_found(tmp_path: Path) -> None:
     with path.open("r+b") as file:
         file.seek(size // 2 // 4096 * 4096)
         file.write(b"\xff" * 4096)
-    journal = SqliteJournal(path)
+    journal = open_journal(path)
     with pytest.raises(JournalCorrupt):
         journal.verify()
     journal.close()
 
 
-def test_an_older_schema_is_migrated_and_its_chain_kept(tmp_path: Path) -> None:
-    path = tmp_path / "journal.db"
-    journal_of(path)
-    rows = sqlite3.connect(path)
-    kept = rows.execute("SELECT seq, at_s, body, prev, hash FROM entries").fetchall()
-    rows.close()
-    old = tmp_path / "old.db"
-    db = sqlite3.connect(old)
+OLD_SCHEMA = (
+    (
+        """CREATE TABLE entries (
+            seq INTEGER PRIMARY KEY, at_s REAL NOT NULL, body BLOB NOT NULL, prev BLOB NOT NULL, hash BLOB NOT NULL
+        ) STRICT""",
+        "CREATE TRIGGER entries_keep BEFORE DELETE ON entries BEGIN SELECT RAISE(ABORT, 'the journal only grows'); END",
+        "CREATE TRIGGER entries_fix BEFORE UPDATE ON entries BEGIN SELECT RAISE(ABORT, 'the journal only grows'); END",
+    ),
+    (
+        "ALTER TABLE entries ADD COLUMN session TEXT",
+        "ALTER TABLE entries ADD COLUMN number INTEGER",
+        "CREATE INDEX entries_origin ON entries (session, number) WHERE session IS NOT NULL",
+    ),
+)
+"""What files of Keepstep 0.1 to 0.5 hold."""
+
+
+def old_journal(path: Path, schema: int) -> None:
+    """Of ``RECORDS``, by a Keepstep that had this schema."""
+    model = MemoryJournal()
+    model.append(1.0, RECORDS)
+    db = sqlite3.connect(path)
     db.execute("CREATE TABLE schema_version (version INTEGER PRIMARY KEY, at_s REAL NOT NULL) STRICT")
-    for statement in MIGRATIONS[0]:
-        db.execute(statement)
-    db.execute("INSERT INTO schema_version VALUES (1, 0)")
-    db.executemany("INSERT INTO entries VALUES (?, ?, ?, ?, ?)", kept)
+    for number in range(schema):
+        for statement in OLD_SCHEMA[number]:
+            db.execute(statement)
+        db.execute("INSERT INTO schema_version VALUES (?, 0)", (number + 1,))
+    db.executemany("INSERT INTO entries (seq, at_s, body, prev, hash) VALUES (?, ?, ?, ?, ?)", model.rows)
+    if schema > 1:
+        db.execute("DROP TRIGGER entries_fix")
+        db.execute("UPDATE entries SET session = 's', number = 3 WHERE seq = 2")
+        db.execute(OLD_SCHEMA[0][2])
     db.commit()
     db.close()
 
-    reader = SqliteJournal(old, read_only=True)  # a report on an old journal, without changing it
-    assert reader.verify() == 5
+
+@pytest.mark.parametrize("schema", [1, 2])
+def test_an_older_schema_is_migrated_and_its_chain_kept(tmp_path: Path, schema: int) -> None:
+    old = tmp_path / "old.db"
+    old_journal(old, schema)
+    before = old.read_bytes()
+    reader = open_journal(old, read_only=True)  # a report on an old journal, without changing it
+    assert reader.verify() == 4
+    assert [entry.seq for entry in reader.mentioning(["j"])] == [3, 2, 1]
+    assert reader.received() == ({Session("s"): 3} if schema > 1 else {})
     reader.close()
-    journal = SqliteJournal(old)
+    assert old.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [old]
+
+    journal = open_journal(old)
     journal.append(2.0, [EXITED], [(Session("s"), 4)])
-    assert journal.verify() == 6
+    assert journal.verify() == 5
     assert journal.received() == {Session("s"): 4}
+    assert [entry.seq for entry in journal.mentioning(["j"])] == [5, 3, 2, 1], "old entries are found too"
     journal.close()
     db = sqlite3.connect(old)
-    assert db.execute("SELECT max(version) FROM schema_version").fetchone() == (SCHEMA,)
+    assert db.execute("SELECT version_num FROM alembic_version").fetchall() == [(CURRENT,)]
+    assert db.execute("SELECT max(version) FROM schema_version").fetchone() == (3,), "what an old Keepstep looks at"
+    with pytest.raises(sqlite3.IntegrityError, match="only grows"):
+        db.execute("DELETE FROM entries")
     db.close()
 
 
@@ -273,17 +353,17 @@ def test_a_newer_schema_is_refused(tmp_path: Path, read_only: bool) -> None:
     path = tmp_path / "journal.db"
     journal_of(path)
     db = sqlite3.connect(path)
-    db.execute("INSERT INTO schema_version VALUES (?, 0)", (SCHEMA + 1,))
+    db.execute("UPDATE alembic_version SET version_num = '9999'")
     db.commit()
     db.close()
-    with pytest.raises(JournalSchemaNewer, match=f"schema {SCHEMA + 1}.*knows up to {SCHEMA}"):
-        SqliteJournal(path, read_only=read_only)
+    with pytest.raises(JournalSchemaNewer, match=f"schema 9999.*knows up to {CURRENT}"):
+        open_journal(path, read_only=read_only)
 
 
 def test_reading_beside_a_writer(tmp_path: Path) -> None:
-    writer = SqliteJournal(tmp_path / "journal.db")
+    writer = open_journal(tmp_path / "journal.db")
     writer.append(0.0, RECORDS)
-    reader = SqliteJournal(tmp_path / "journal.db", read_only=True)
+    reader = open_journal(tmp_path / "journal.db", read_only=True)
     entries = reader.read()
     next(entries)
     writer.append(1.0, RECORDS)
@@ -294,7 +374,7 @@ def test_reading_beside_a_writer(tmp_path: Path) -> None:
 
 
 def test_a_second_writer_is_noticed(tmp_path: Path) -> None:
-    one, two = SqliteJournal(tmp_path / "journal.db"), SqliteJournal(tmp_path / "journal.db")
+    one, two = open_journal(tmp_path / "journal.db"), open_journal(tmp_path / "journal.db")
     one.append(0.0, [EXITED])
     with pytest.raises(JournalCorrupt, match="written by another process"):
         two.append(0.0, [EXITED])
@@ -304,11 +384,10 @@ def test_a_second_writer_is_noticed(tmp_path: Path) -> None:
 
 
 def test_a_failed_append_keeps_nothing_and_can_be_repeated(tmp_path: Path) -> None:
-    journal = SqliteJournal(tmp_path / "journal.db")
+    journal = open_journal(tmp_path / "journal.db", patience_s=0.05)
     journal.append(0.0, [EXITED])
     blocker = sqlite3.connect(tmp_path / "journal.db", isolation_level=None)
     blocker.execute("BEGIN IMMEDIATE")
-    journal._db.execute("PRAGMA busy_timeout = 0")
     with pytest.raises(JournalUnavailable, match="locked"):
         journal.append(1.0, RECORDS)
     blocker.execute("ROLLBACK")
@@ -320,7 +399,7 @@ def test_a_failed_append_keeps_nothing_and_can_be_repeated(tmp_path: Path) -> No
 
 def test_an_absent_journal_is_not_made_by_a_reader(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="no journal"):
-        SqliteJournal(tmp_path / "journal.db", read_only=True)
+        open_journal(tmp_path / "journal.db", read_only=True)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -332,9 +411,9 @@ def test_killed_in_the_middle_of_writing(tmp_path: Path, after_lines: int) -> No
         """
         import sys
         from pathlib import Path
-        from keepstep.adapters.sqlite.journal import SqliteJournal
+        from keepstep.adapters.database.opening import open_journal
         from keepstep.core.facts import Overdue
-        journal = SqliteJournal(Path(sys.argv[1]))
+        journal = open_journal(Path(sys.argv[1]))
         while True:
             print(journal.append(0.0, [Overdue(intent=1, waited_s=0.5)] * 3)[-1].seq, flush=True)
         """
@@ -349,7 +428,7 @@ def test_killed_in_the_middle_of_writing(tmp_path: Path, after_lines: int) -> No
         writer.kill()
         writer.wait(timeout=20)
         writer.stdout.close()
-    journal = SqliteJournal(path)
+    journal = open_journal(path)
     count = journal.verify()
     assert count >= durable[-1]
     assert count % 3 == 0

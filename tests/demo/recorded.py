@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from keepstep.adapters.sqlite.journal import SqliteJournal
+from keepstep.adapters.database.opening import open_journal
 from keepstep.core import facts as f
 from keepstep.core.engine import turn
 from keepstep.core.fold import fold
@@ -21,7 +21,7 @@ class Recorder:
 
     def __init__(self, path: Path) -> None:
         self.world, self.now_s, self._policy = World(), 1000.0, Policy()
-        self._journal = SqliteJournal(path)
+        self._journal = open_journal(path)
 
     def tell(self, *facts: f.Fact) -> None:
         for fact in facts:

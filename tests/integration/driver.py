@@ -19,9 +19,10 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 import keepstep
+from keepstep.adapters.database.opening import open_journal
 from keepstep.adapters.local import procfs
-from keepstep.adapters.sqlite.journal import SqliteJournal
-from keepstep.cli.client import ServerGone, ServerRefused, ToolClient
+from keepstep.adapters.server_link.errors import ServerGone, ServerRefused
+from keepstep.adapters.server_link.tool import ToolClient
 from keepstep.cli.reading import ask
 from keepstep.core.facts import Launched
 from keepstep.core.intents import Launch
@@ -188,7 +189,7 @@ class Job:
 
     def pids(self, generation: int | None = None) -> dict[int, int]:
         """Rank -> pid of a generation (the newest by default), as its launchers told."""
-        journal = SqliteJournal(self.state.journal, read_only=True)
+        journal = open_journal(self.state.journal, read_only=True)
         try:
             orders = [o for o in replay(journal).history.orders.values() if isinstance(o.intent, Launch)]
         finally:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from keepstep.adapters.sqlite.journal import SqliteJournal
+from keepstep.adapters.database.opening import open_journal
 from keepstep.core import facts as f
 
 from .driver import Run, kill_hard
@@ -27,7 +27,7 @@ def folders(run: Run) -> dict[int, Path]:
 
 
 def committed(run: Run) -> set[int]:
-    journal = SqliteJournal(run.state.journal, read_only=True)
+    journal = open_journal(run.state.journal, read_only=True)
     try:
         return {entry.record.step for entry in journal.read() if isinstance(entry.record, f.CheckpointCommitted)}
     finally:
@@ -101,7 +101,7 @@ def test_a_save_without_room_is_an_event_and_the_next_one_works(run: Run) -> Non
 
 
 def failures(run: Run) -> list[f.CheckpointFailed]:
-    journal = SqliteJournal(run.state.journal, read_only=True)
+    journal = open_journal(run.state.journal, read_only=True)
     try:
         return [entry.record for entry in journal.read() if isinstance(entry.record, f.CheckpointFailed)]
     finally:

@@ -7,17 +7,20 @@ from collections.abc import Iterator
 
 import pytest
 
-from keepstep.adapters.sqlite.journal import SqliteJournal
+from keepstep.adapters.database.opening import open_journal
+from keepstep.adapters.server_link.address import parse_address
 from keepstep.core import facts as f
 from keepstep.core.decision import Decision
+from keepstep.core.ids import JobId, Session
 from keepstep.core.intents import Launch
 from keepstep.server import views
+from keepstep.wire import messages as m
 
 from .driver import Cluster, Job, Line, Run, kill_hard
 
 
 def records(job: Job) -> list[object]:
-    journal = SqliteJournal(job.state.journal, read_only=True)
+    journal = open_journal(job.state.journal, read_only=True)
     try:
         return [entry.record for entry in journal.read()]
     finally:
@@ -167,38 +170,49 @@ def _alive(pid: int) -> bool:
 
 def test_a_healthy_job_during_a_status_time_out(run: Run) -> None:
     """ProbeFailed facts and silent clients are no evidence: nothing is opened, nothing is fenced."""
-    from keepstep.cli.client import ToolClient
-    from keepstep.core.ids import JobId
-    from keepstep.server.address import parse_address
-
     run.start(*run.light("--steps", "120"), nodes="2")
     run.reached(10)
     address = run.state.address()
     assert address is not None
     silent = [parse_address(address).connect(5.0) for _ in range(3)]
-    with ToolClient(address, run.state.token()) as tool:
-        for number in range(20):
-            tool.report(f.ProbeFailed(source="status", job=JobId(run.name), detail=f"time-out {number}"))
-            tool.report(f.ProbeFailed(source="monitor", job=JobId(run.name), detail="HTTP 503"))
+    probes = [
+        f.ProbeFailed(source=source, job=JobId(run.name), detail=f"time-out {number}")
+        for number in range(20)
+        for source in ("status", "monitor")
+    ]
+    assert _report(run, *probes) == len(probes)
     for link in silent:
         link.close()
     run.finish()
     assert run.faults() == [] and run.job().generation == 1
 
 
-def test_B1_B4_late_and_doubled_words_about_an_old_generation_change_nothing(run: Run) -> None:
-    from keepstep.cli.client import ToolClient
-
+def test_B1_B4_late_words_about_an_old_generation_change_nothing_and_somebody_elses_are_refused(run: Run) -> None:
     run.start(*run.light("--steps", "100"), nodes="2")
     kill_hard(run.reached(15)[1].pid)
     run.closed()
     old = [r for r in records(run) if isinstance(r, f.RankExited)]
     assert len(old) == 1
-    address = run.state.address()
-    assert address is not None
-    with ToolClient(address, run.state.token()) as tool:
-        for _ in range(3):
-            tool.report(old[0])
+    assert _report(run, *old * 3) == 0
     run.finish()
     assert [fault.state for fault in run.faults()] == ["recovered"]
     assert run.job().generation == 2
+    assert [r for r in records(run) if isinstance(r, f.RankExited)] == old
+    assert any(isinstance(r, f.RequestRefused) and "RankExited" in r.what for r in records(run))
+
+
+def _report(run: Run, *facts: f.Fact) -> int:
+    """As a front of the job; how many were taken before it was cut off, if it was."""
+    address = run.state.address()
+    assert address is not None
+    with parse_address(address).connect(10.0) as link, link.makefile("rb") as answers:
+        hello = m.Hello(
+            protocol=m.PROTOCOL, role="front", token=run.state.token(), job=JobId(run.name), session=Session("words"),
+        )  # fmt: skip
+        reports = [m.Report(number=number, fact=fact) for number, fact in enumerate(facts, 1)]
+        link.sendall(b"".join(map(m.encode, [hello, *reports])))
+        taken = 0
+        while taken < len(facts) and (head := answers.read(4)):
+            message = m.decode(answers.read(int.from_bytes(head, "big")))
+            taken = message.number if isinstance(message, m.Ack) else taken
+    return taken

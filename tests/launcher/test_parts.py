@@ -7,57 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from keepstep.core.facts import CheckpointCommitted, ErrorRecord, Fact, RankExited
-from keepstep.core.ids import JobId, NodeId, Session
+from keepstep.core.facts import ErrorRecord
 from keepstep.launcher import errors, preload, stacks, virtual_device
 from keepstep.launcher.gate import check_memory, check_product
 from keepstep.launcher.run_dir import RunDirectory
-from keepstep.launcher.spool import Spool
 from keepstep.launcher.vitals import Vitals, Watched
 from keepstep.wire.progress import ProgressCell
-
-
-def ended(rank: int) -> RankExited:
-    return RankExited(
-        job=JobId("j"), node=NodeId("n"), session=Session("s"), generation=1, rank=rank, slot=rank, exit_code=1
-    )
-
-
-def committed(step: int) -> CheckpointCommitted:
-    return CheckpointCommitted(job=JobId("j"), generation=1, step=step, key=str(step), world_size=1)
-
-
-# ---- spool
-
-
-def test_spool_keeps_the_ends_of_ranks_and_drops_what_can_be_learned_again() -> None:
-    spool = Spool(facts_max=4)
-    facts: list[Fact] = [ended(0), committed(1), ended(1), committed(2), ended(2), ended(3)]
-    for fact in facts:
-        spool.add(fact)
-    assert [report.fact for report in spool.waiting()] == [ended(0), ended(1), ended(2), ended(3)]
-    assert [report.number for report in spool.waiting()] == [1, 3, 5, 6]
-    assert spool.dropped == 2
-
-
-def test_spool_is_bounded_even_by_facts_that_matter() -> None:
-    spool = Spool(facts_max=3)
-    for rank in range(100):
-        spool.add(ended(rank))
-    assert [report.number for report in spool.waiting()] == [98, 99, 100]
-
-
-def test_spool_forgets_what_is_acknowledged_or_replaced() -> None:
-    spool = Spool()
-    for fact in (ended(0), committed(1), ended(1)):
-        spool.add(fact)
-    spool.acknowledged(1)
-    spool.forget(CheckpointCommitted)
-    assert [report.number for report in spool.waiting()] == [3]
-    spool.acknowledged(99)
-    assert spool.waiting() == []
-    assert spool.add(ended(2)).number == 4
-
 
 # ---- errors
 

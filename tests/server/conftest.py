@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from keepstep.adapters.server_link.address import parse_address
 from keepstep.core import facts as f
 from keepstep.core import intents as i
 from keepstep.core.ids import JobId, NodeId, Session
-from keepstep.server.address import parse_address
 from keepstep.server.state_dir import StateDir
 from keepstep.wire import messages as m
 
@@ -32,17 +32,24 @@ class ServerProcess:
         self.process: subprocess.Popen[bytes] | None = None
         state.create()
 
-    def start(self) -> "ServerProcess":
+    def start(self, wait: bool = True) -> "ServerProcess":
+        """``wait``: until it answers as what it is, leading or following."""
         before = self.state.address_file.stat().st_mtime_ns if self.state.address_file.exists() else 0
         with self.state.log.open("ab") as log:
             argv = [sys.executable, "-m", "keepstep.server", "--state-dir", str(self.state.path), *self.options]
             self.process = subprocess.Popen(argv, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
         deadline = time.monotonic() + DEADLINE_S
+        if not wait:
+            return self
         while not self.state.address_file.exists() or self.state.address_file.stat().st_mtime_ns == before:
             assert self.process.poll() is None, f"the server ended: {self.state.log.read_text()}"
             assert time.monotonic() < deadline, f"the server does not come up: {self.state.log.read_text()}"
             time.sleep(0.005)
         return self
+
+    @property
+    def alive(self) -> bool:
+        return self.process is not None and self.process.poll() is None
 
     @property
     def address(self) -> str:

@@ -12,8 +12,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from keepstep.adapters.database.opening import open_journal
 from keepstep.adapters.local import LocalHost
-from keepstep.adapters.sqlite.journal import SqliteJournal
 from keepstep.core import facts as f
 from keepstep.core import intents as i
 from keepstep.core.ids import IncidentId, JobId, NodeId, ResourceId, Session
@@ -193,7 +193,7 @@ def test_server_finds_a_dead_launcher_by_itself(server, launcher, process):
     body.wait()
     one.disconnect()
     two.pump_until(lambda: two.generation == 2 and two.step > 5, "n1 takes over")
-    journal = SqliteJournal(server.state.journal, read_only=True)
+    journal = open_journal(server.state.journal, read_only=True)
     witnessed = [entry.record for entry in journal.read() if isinstance(entry.record, f.Witnessed)]
     journal.close()
     assert [(w.node, w.verdict, w.witness) for w in witnessed] == [("n0", "process_gone", "host")]

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from keepstep.adapters.sqlite.journal import SqliteJournal
+from keepstep.adapters.database.opening import open_journal
 from keepstep.core.decision import Decision
 from keepstep.core.intents import Launch
 from keepstep.server.replay import replay
@@ -30,7 +30,7 @@ def check(server, launcher):
     assert sorted(launch.generation for launch in launches.values()) == [1, 2], "one launch per generation"
     assert launcher.kinds() == LIFE
     server.kill()
-    journal = SqliteJournal(server.state.journal)
+    journal = open_journal(server.state.journal)
     journal.verify()
     decided = [i for e in journal.read() if isinstance(e.record, Decision) for i in e.record.intents]
     assert [i.generation for i in decided if isinstance(i, Launch)] == [1, 2]
@@ -105,7 +105,7 @@ def test_losing_the_server_stops_no_step_and_opens_no_incident(server, launcher)
     reached = one.step
     one.pump_until(lambda: one.step >= reached + 60, "it goes on")
     assert one.kinds() == ["Launch"]
-    journal = SqliteJournal(server.state.journal, read_only=True)
+    journal = open_journal(server.state.journal, read_only=True)
     world = replay(journal).world
     journal.close()
     assert [incident.kind for incident in world.incidents.values()] == ["start"]

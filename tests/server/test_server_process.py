@@ -11,19 +11,20 @@ import time
 import msgspec
 import pytest
 
-from keepstep.adapters.sqlite.journal import SqliteJournal
+from keepstep.adapters.database.opening import open_journal
+from keepstep.adapters.server_link.address import parse_address
 from keepstep.core import facts as f
-from keepstep.core.ids import JobId, NodeId, ResourceId, Session
+from keepstep.core.ids import JobId, NodeId, Session
 from keepstep.server import views
-from keepstep.server.address import parse_address
 from keepstep.wire import messages as m
+from keepstep.wire.requests import Hold
 
 SPEC = f.JobSpec(argv=("train.py",), nproc_per_node=1, elasticity=f.Elasticity(min_nodes=1, max_nodes=1))
 SUBMITTED = f.JobSubmitted(job=JobId("j"), spec=SPEC)
 
 
 def records(server):
-    journal = SqliteJournal(server.state.journal, read_only=True)
+    journal = open_journal(server.state.journal, read_only=True)
     try:
         return [entry.record for entry in journal.read()]
     finally:
@@ -131,7 +132,7 @@ def test_a_slow_stranger_holds_nothing_up(server, connect):
 
 
 def test_a_report_is_in_the_journal_when_it_is_acknowledged(server, connect):
-    client = connect(session=Session("s"))
+    client = connect("front", job=JobId("j"), session=Session("s"))
     client.expect(m.Welcome)
     client.send(m.Report(number=1, fact=SUBMITTED))
     assert client.expect(m.Ack) == m.Ack(number=1)
@@ -140,7 +141,7 @@ def test_a_report_is_in_the_journal_when_it_is_acknowledged(server, connect):
 
 
 def test_a_repeated_report_is_acknowledged_but_not_journalled_again(server, connect):
-    client = connect(session=Session("s"))
+    client = connect("front", job=JobId("j"), session=Session("s"))
     client.expect(m.Welcome)
     for number in (1, 1, 2, 1, 2):
         client.send(m.Report(number=number, fact=SUBMITTED))
@@ -148,7 +149,7 @@ def test_a_repeated_report_is_acknowledged_but_not_journalled_again(server, conn
     while ack.number < 2:
         ack = client.expect(m.Ack)
     client.close()
-    again = connect(session=Session("s"))
+    again = connect("front", job=JobId("j"), session=Session("s"))
     assert again.expect(m.Welcome).acked == 2
     again.send(m.Report(number=2, fact=SUBMITTED))
     assert again.expect(m.Ack).number == 2
@@ -156,12 +157,12 @@ def test_a_repeated_report_is_acknowledged_but_not_journalled_again(server, conn
 
 
 def test_what_was_received_is_known_after_a_kill(server, connect):
-    client = connect(session=Session("s"))
+    client = connect("front", job=JobId("j"), session=Session("s"))
     client.expect(m.Welcome)
     client.send(m.Report(number=1, fact=SUBMITTED))
     client.expect(m.Ack)
     server.restart()
-    again = connect(session=Session("s"))
+    again = connect("front", job=JobId("j"), session=Session("s"))
     assert again.expect(m.Welcome).acked == 1
     again.send(m.Report(number=1, fact=SUBMITTED))
     assert again.expect(m.Ack).number == 1
@@ -169,7 +170,7 @@ def test_what_was_received_is_known_after_a_kill(server, connect):
 
 
 def test_a_burst_of_reports_is_taken_whole_and_in_order(server, connect):
-    client = connect(session=Session("s"))
+    client = connect("front", job=JobId("j"), session=Session("s"))
     client.expect(m.Welcome)
     facts = [f.ProbeFailed(source="probe", job=JobId("j"), detail=str(n)) for n in range(500)]
     client.socket.sendall(b"".join(m.encode(m.Report(number=n + 1, fact=fact)) for n, fact in enumerate(facts)))
@@ -209,6 +210,35 @@ def test_a_stale_session_is_told_and_its_reports_change_nothing(server, launcher
     assert [type(o.intent).__name__ for o in new.orders[before:]].count("Fence") == 0
 
 
+def test_a_session_is_not_to_be_had_by_another_node(server, launcher, connect):
+    """It would get the orders of that launcher, and use up the numbers of its reports."""
+    one = launcher()
+    one.pump_until(lambda: one.ranks, "it runs")
+    thief = connect("launcher", job=JobId("j"), node=NodeId("n9"), session=one.session)
+    assert "another" in thief.receive().reason
+    one.disconnect()
+    again = connect("launcher", job=JobId("j"), node=NodeId("n9"), session=one.session)
+    assert "another" in again.receive().reason
+    server_own = connect("launcher", job=JobId("j"), node=NodeId("n9"), session=Session("ask-1"))
+    assert "the server itself" in server_own.receive().reason
+
+
+@pytest.mark.parametrize("role", ["tool", "front", "agent"])
+def test_what_is_not_ones_to_report_is_refused_and_told_to_the_journal(server, connect, role):
+    client = connect(role, job=JobId("j"), node=NodeId("n0"), session=Session("s"))
+    client.expect(m.Welcome)
+    dead = f.NodeLeft(job=JobId("j"), node=NodeId("n1"), session=Session("s"))
+    client.send(m.Report(number=1, fact=dead))
+    with pytest.raises(ConnectionError):
+        client.expect(m.Ack)
+    deadline = time.monotonic() + 40.0
+    while not (refused := [record for record in records(server) if isinstance(record, f.RequestRefused)]):
+        assert time.monotonic() < deadline, "the refusal is not in the journal"
+        time.sleep(0.02)
+    assert [one.what for one in refused] == [f"report of NodeLeft as {role}"]
+    assert dead not in records(server)
+
+
 def test_unknown_questions_are_answered_with_an_error(server, connect):
     client = connect()
     client.expect(m.Welcome)
@@ -227,11 +257,10 @@ def test_unknown_questions_are_answered_with_an_error(server, connect):
 def test_a_hold_of_a_person_is_seen_in_resources(server, launcher, connect):
     one = launcher()
     one.pump_until(lambda: one.ranks, "it runs")
-    tool = connect(session=Session("t"))
+    tool = connect(user="ada")
     tool.expect(m.Welcome)
-    held = f.HoldRequested(resource=ResourceId("node/n0"), source="person:ada", by="ada", reason="cable")
-    tool.send(m.Report(number=1, fact=held))
-    tool.expect(m.Ack)
+    tool.send(m.Act(request=Hold(resource="node/n0", reason="cable")))
+    assert tool.expect(m.Reply).ok
     (node,) = [r for r in ask(tool, "resources", views.Resources).resources if r.id == "node/n0"]
     assert not node.allocatable
     assert [hold.source for hold in node.holds] == ["person:ada"]

@@ -8,21 +8,25 @@ import asyncio
 import logging
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Coroutine, Sequence
 
 from keepstep.adapters.local import procfs
 from keepstep.adapters.local.holds import Holds
+from keepstep.adapters.server_link import backoff
+from keepstep.adapters.server_link.credentials import Credentials
+from keepstep.adapters.server_link.link import LinkSettings, ServerLink
 from keepstep.agent.health import HealthWatch
 from keepstep.agent.inventory import Inventory
-from keepstep.agent.link import ServerLink
 from keepstep.agent.outlet import Board
 from keepstep.agent.self_watch import LOOK_S, SelfWatch
 from keepstep.agent.settings import Settings
+from keepstep.agent.whereabouts import find_servers, host_of
+from keepstep.agent.worth import worth
 from keepstep.core.facts import AgentJoined, Answered, Done, Failed, Outcome
 from keepstep.core.intents import Intent, Order, Quarantine, Release
 from keepstep.core.observation import Observation
 from keepstep.ports import Source
-from keepstep.wire.messages import Beat, Command, Health, Message, Welcome
+from keepstep.wire.messages import PROTOCOL, Beat, Command, Health, Hello, Message, Welcome
 
 log = logging.getLogger("keepstep.agent")
 
@@ -41,12 +45,12 @@ _ANSWERS_KEPT = 256
 class Agent:
     """One life of an agent. ``run`` returns when ``stop`` was called."""
 
-    def __init__(self, settings: Settings, sources: Sequence[Source], read_token: Callable[[], str]) -> None:
+    def __init__(self, settings: Settings, sources: Sequence[Source], credentials: Credentials) -> None:
         self._settings = settings
         self._sources = sources
         self._boot_id = procfs.boot_id()
         self._inventory = Inventory(settings.node, settings.devices)
-        self.link = ServerLink(settings, self, read_token)
+        self.link = ServerLink(_link_settings(settings, credentials), lambda: find_servers(settings), self)
         self.board = Board(settings, self._inventory, self._boot_id, self.link.report)
         self._holds = Holds(settings.own_dir)
         self._answers: OrderedDict[int, Outcome] = OrderedDict()
@@ -85,13 +89,16 @@ class Agent:
         """All that was seen so far is in the server's journal."""
         return self.link.is_empty and self.board.is_quiet
 
-    # ---- the connection (link.Listener)
+    # ---- the connection (server_link.link.Listener)
 
     def connected(self, welcome: Welcome) -> None:
         log.info("connected to server %s", welcome.server)
         if not self.link.holds(AgentJoined):
             # It may be another server, that has never heard of this node.
             self._join()
+
+    def lost(self, problem: str) -> None:
+        log.warning("%s; signals are kept until there is one", problem)
 
     def received(self, message: Message) -> None:
         if isinstance(message, Command):
@@ -101,7 +108,7 @@ class Agent:
 
     def _join(self) -> None:
         """Says who we are and what the node is made of; the newest word replaces one that still waits."""
-        self.link.forget_middle(AgentJoined)
+        self.link.forget(AgentJoined, but_oldest=True)
         self._told_inventory = self._inventory.version
         self.link.report(
             AgentJoined(
@@ -159,6 +166,14 @@ class Agent:
             if self._self_watch.is_too_heavy:
                 detail = f"the agent takes {cost.cpu_share:.1%} of a core and {cost.pss_bytes >> 20} MiB"
                 self.board.observe(Observation(signal="agent.heavy", detail=detail, source="agent"))
+
+
+def _link_settings(settings: Settings, credentials: Credentials) -> LinkSettings:
+    return LinkSettings(
+        hello=Hello(protocol=PROTOCOL, role="agent", node=settings.node, session=settings.session),
+        credentials=credentials, backoff=backoff.AGENT, worth=worth, on_refusal="try again", lease_s=settings.lease_s,
+        find_host=host_of,
+    )  # fmt: skip
 
 
 async def keep_running(source: Source, board: Board) -> None:

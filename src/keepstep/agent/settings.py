@@ -34,7 +34,7 @@ class Settings:
     node: NodeId
     session: Session
     server: str = ""
-    """``unix:/path`` or ``tcp:host:port``; empty: what the server of the state directory has written down."""
+    """Addresses with commas between them; empty: what the server of the state directory has written down."""
     state_dir: str
     domains: dict[str, str] = field(default_factory=dict)
     sources: tuple[str, ...] | None = None

@@ -3,15 +3,16 @@
 import argparse
 import asyncio
 import fcntl
-import logging
 import os
 import signal
 import socket
 import sys
 from collections.abc import Callable, Mapping, Sequence
 
+from keepstep import logs
 from keepstep.adapters.local import procfs
-from keepstep.adapters.local.door import check_address, new_session, read_token
+from keepstep.adapters.server_link.address import FORMS, parse_addresses
+from keepstep.adapters.server_link.credentials import Credentials, new_session
 from keepstep.agent import sources
 from keepstep.agent.agent import Agent
 from keepstep.agent.config import Config, read_config
@@ -31,15 +32,15 @@ class AnotherRuns(ValueError):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Exit codes: 0 in peace, 1 where it cannot run, 2 for wrong input."""
     options = _parser().parse_args(arguments)
-    logging.basicConfig(level=logging.INFO, format="[keepstep agent] %(message)s", stream=sys.stderr)
     try:
+        logs.configure(options.log_format, text="[keepstep agent] %(message)s")
         settings = read_settings(options, os.environ)
         wanted = names_of(settings)
         os.makedirs(settings.own_dir, mode=0o700, exist_ok=True)
         if options.once:
             made = _make(settings, wanted, lambda: False, keeps=False)
             return asyncio.run(look_once(settings, made, options.for_s, as_json=options.json))
-        with _Lock(settings):
+        with _Lock(settings), logs.about(node=settings.node, session=settings.session):
             return asyncio.run(_run(settings, wanted))
     except AnotherRuns as error:
         print(f"keepstep agent: {error}", file=sys.stderr)
@@ -55,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 async def _run(settings: Settings, wanted: Sequence[str]) -> int:
     holder: list[Agent] = []
     made = _make(settings, wanted, lambda: bool(holder) and holder[0].is_settled, keeps=True)
-    agent = Agent(settings, made, lambda: read_token(settings.state_dir, os.environ))
+    agent = Agent(settings, made, Credentials.of(settings.state_dir, os.environ))
     holder.append(agent)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -103,7 +104,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--config", default="", metavar="FILE", help="TOML file with tables for sources and dependencies"
     )
-    parser.add_argument("--server", default="", metavar="ADDRESS", help="unix:/path/to/socket or tcp:host:port")
+    parser.add_argument("--server", default="", metavar="ADDRESS,…", help=f"{FORMS}; several for replicas")
     parser.add_argument("--node", default="", help="name of this node, as launchers call it; the host name by default")
     parser.add_argument("--state-dir", default="", help="token of the server, holds, and how far logs were read")
     parser.add_argument(
@@ -112,6 +113,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--once", action="store_true", help="look once, print what is seen, and leave")
     parser.add_argument("--for-s", type=float, default=_ONCE_S, metavar="S", help="with --once: how long to look")
     parser.add_argument("--json", action="store_true", help="with --once: print JSON")
+    parser.add_argument("--log-format", choices=logs.FORMATS, help="$KEEPSTEP_LOG_FORMAT by default, else text")
     return parser
 
 
@@ -123,7 +125,7 @@ def read_settings(options: argparse.Namespace, environ: Mapping[str, str]) -> Se
         raise ValueError(f"the node is called {node!r}; --node must be a name without '/'")
     server = options.server or environ.get("KEEPSTEP_SERVER") or config.agent.get("server", "")
     if server:
-        check_address(server, "--server")
+        parse_addresses(server, "--server")
     state_dir = options.state_dir or environ.get("KEEPSTEP_STATE_DIR") or config.agent.get("state_dir")
     settings = Settings(
         node=NodeId(node),

@@ -16,8 +16,9 @@ def agent(
     server: Annotated[
         str | None,
         typer.Option(
-            help="unix:/path or tcp:host:port. Default: what the server of the state directory has written down.",
-            metavar="ADDRESS",
+            help="tls:host:port, unix:/path, or tcp:host:port on loopback; replicas with commas between. Default: what the "
+            "server of the state directory has written down.",
+            metavar="ADDRESS,…",
             show_default=False,
         ),
     ] = None,
@@ -33,6 +34,12 @@ def agent(
     once: Annotated[bool, typer.Option("--once", help="Look once, print what is seen, and leave.")] = False,
     for_s: Annotated[float | None, typer.Option("--for-s", help="With --once: how long to look.", metavar="S")] = None,
     json: Annotated[bool, typer.Option("--json", help="With --once: print JSON.")] = False,
+    log_format: Annotated[
+        str | None,
+        typer.Option(
+            "--log-format", help="text or json. Default: $KEEPSTEP_LOG_FORMAT, else text.", show_default=False
+        ),
+    ] = None,
 ) -> None:
     """Watch hardware, kernel, network and dependencies of this node, and tell the server.
 
@@ -41,7 +48,7 @@ def agent(
     argv = [sys.executable, "-m", "keepstep.agent"]
     for option, value in (
         ("--config", config), ("--server", server), ("--node", node), ("--state-dir", state_dir),
-        ("--sources", sources), ("--for-s", for_s),
+        ("--sources", sources), ("--for-s", for_s), ("--log-format", log_format),
     ):  # fmt: skip
         if value is not None:
             argv += [option, str(value)]

@@ -2,6 +2,7 @@
 
 import importlib
 import importlib.util
+import os
 import sys
 from collections.abc import Iterable
 from typing import Any
@@ -22,7 +23,16 @@ from keepstep.cli.run import run
 from keepstep.cli.server import server
 
 LATE = {
+    "alerts": "keepstep.cli.alerts:alerts",
+    "token": "keepstep.cli.token:token",
+    "policy": "keepstep.cli.policy:policy",
+    "join": "keepstep.cli.join:join",
+    "doctor": "keepstep.cli.doctor:doctor",
+    "ca": "keepstep.cli.ca:ca",
+    "backup": "keepstep.cli.backup:backup",
+    "restore": "keepstep.cli.backup:restore",
     "catalog": "keepstep.cli.catalog:catalog",
+    "dashboard": "keepstep.cli.dashboard:dashboard",
     "demo": "keepstep.cli.demo:demo",
     "diagnose": "keepstep.cli.diagnose:diagnose",
     "sim": "keepstep.cli.sim:sim",
@@ -33,7 +43,6 @@ app = typer.Typer(
     name="keepstep",
     help="Keeps training runs in step through every failure.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
 app.command("run", context_settings={"allow_interspersed_args": False})(run)
@@ -48,7 +57,7 @@ app.add_typer(fault, name="fault")
 app.command("nodes")(nodes)
 app.command("health")(health)
 app.add_typer(incident, name="incident")
-app.command("report")(report)
+app.add_typer(report, name="report")
 app.command("precision")(precision)
 app.add_typer(checkpoint, name="checkpoint")
 app.add_typer(journal, name="journal")
@@ -85,7 +94,8 @@ def add_late(names: Iterable[str]) -> None:
 def main() -> None:
     """Entry point of the ``keepstep`` script."""
     asked = next((word for word in sys.argv[1:] if not word.startswith("-")), None)
-    add_late(LATE if asked is None else [asked] if asked in LATE else ())
+    everything = asked is None or "_KEEPSTEP_COMPLETE" in os.environ  # the shell asks what could be typed next
+    add_late(LATE if everything else [asked] if asked in LATE else ())
     app(prog_name="keepstep")
 
 

@@ -7,7 +7,9 @@ import subprocess
 import sys
 import time
 
-from keepstep.cli.client import ServerGone, ToolClient
+from keepstep.adapters.server_link.credentials import Credentials
+from keepstep.adapters.server_link.errors import ServerGone
+from keepstep.adapters.server_link.tool import ToolClient
 from keepstep.server.state_dir import StateDir
 from keepstep.server.views import Leaving
 
@@ -30,10 +32,16 @@ def running_address(state: StateDir) -> str | None:
     if address is None or not state.token_file.exists():
         return None
     try:
-        with ToolClient(address, state.token(), timeout_s=2.0):
+        with _tool(state, address):
             return address
     except ServerGone:
         return None
+
+
+def _tool(state: StateDir, address: str) -> ToolClient:
+    """A server that was started by hand for this state directory may listen over TLS."""
+    credentials = Credentials.of(str(state.path), {})
+    return ToolClient(address, state.token(), identity_dir=credentials.identity_dir, timeout_s=2.0)
 
 
 class EmbeddedServer:
@@ -83,7 +91,7 @@ class EmbeddedServer:
             address = running_address(self._state)
             if address is None:
                 return
-            with ToolClient(address, self._state.token(), timeout_s=2.0) as server:
+            with _tool(self._state, address) as server:
                 leaves = server.query("leave", Leaving).leaves
         except (ServerGone, ValueError):
             return

@@ -4,10 +4,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from keepstep.cli.present import WatchOption, present, rows_or
 from keepstep.cli.terminal import JsonOption, StateDirOption, moment, print_json, seconds
 
 if TYPE_CHECKING:
-    from keepstep.server.fault_views import FaultReport
+    from rich.console import RenderableType
+
+    from keepstep.server.fault_views import FaultReport, Faults, Nodes
 
 fault = typer.Typer(help="One fault: a root cause on a resource or a domain.", no_args_is_help=True)
 
@@ -16,23 +19,28 @@ def faults(
     closed: Annotated[bool, typer.Option("--all", help="Also those that are over.")] = False,
     state_dir: StateDirOption = None,
     json: JsonOption = False,
+    watch: WatchOption = None,
 ) -> None:
     """List faults: root causes on resources, racks, switches and dependencies, with or without a job."""
     from keepstep.cli.reading import ask
-    from keepstep.cli.tables import show, table
     from keepstep.server.fault_views import Faults
 
-    found = ask(state_dir, "faults", Faults, closed=closed)
-    if json:
-        print_json(found)
-        return
+    empty = "no fault" if closed else "no open fault"
+    present(
+        lambda: ask(state_dir, "faults", Faults, closed=closed), lambda found: _faults(found, empty), json=json, watch=watch
+    )  # fmt: skip
+
+
+def _faults(found: "Faults", empty: str) -> list["RenderableType"]:
+    from keepstep.cli.tables import table
+
     made = table("fault", "resource", "class", "sure", "what", "acts", flexible=("resource", "class", "what", "acts"))
-    for item in found.faults:
+    for item in reversed(found.faults):
         state = "" if item.state == "open" else f" ({item.state})"
         acts = f"{item.resource_action}; job: {item.job_action}"
         what = f"{item.text} (seen {item.count}x)"
         made.add_row(item.id + state, item.resource, item.failure_class, f"{item.confidence:.0%}", what, acts)
-    show(made, "no open fault" if not closed else "no fault")
+    return [rows_or(made, empty)]
 
 
 @fault.command("show")
@@ -73,16 +81,17 @@ def _lines(found: "FaultReport") -> list[str]:
     return lines
 
 
-def nodes(state_dir: StateDirOption = None, json: JsonOption = False) -> None:
+def nodes(state_dir: StateDirOption = None, json: JsonOption = False, watch: WatchOption = None) -> None:
     """List nodes: who hears them and what that means, what their agents can see, open faults."""
     from keepstep.cli.reading import ask
-    from keepstep.cli.tables import show, table
     from keepstep.server.fault_views import Nodes
 
-    found = ask(state_dir, "nodes", Nodes)
-    if json:
-        print_json(found)
-        return
+    present(lambda: ask(state_dir, "nodes", Nodes), _nodes, json=json, watch=watch)
+
+
+def _nodes(found: "Nodes") -> list["RenderableType"]:
+    from keepstep.cli.tables import table
+
     made = table("node", "means", "agent", "power", "sees", "does not see", "faults", flexible=("sees", "does not see"))
     for item in found.nodes:
         sees = [x.source for x in item.coverage if x.state == "seen"]
@@ -96,4 +105,4 @@ def nodes(state_dir: StateDirOption = None, json: JsonOption = False) -> None:
             ", ".join(blind) or "–",
             ", ".join(item.faults) or "–",
         )
-    show(made, "no node has joined yet")
+    return [rows_or(made, "no node has joined yet")]

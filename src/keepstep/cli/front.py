@@ -9,13 +9,15 @@ import contextlib
 import getpass
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from keepstep.adapters.local import LocalHost, procfs
-from keepstep.cli.client import ToolClient
+from keepstep.adapters.server_link.address import Address, parse_addresses
+from keepstep.adapters.server_link.credentials import Credentials
+from keepstep.adapters.server_link.tool import ToolClient
 from keepstep.cli.embedded import EmbeddedServer, ServerWillNotStart
 from keepstep.cli.link import FrontLink
 from keepstep.core.facts import JobStopRequested, Witnessed
@@ -71,11 +73,12 @@ class Front:
     _killed: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def run(self) -> int:
-        """The job's exit code. Raises ServerWillNotStart (there is no server to begin with), LinkRefused, ValueError."""
+        """The job's exit code. Raises ServerWillNotStart (there is no server to begin with), ServerRefused, ValueError."""
         self._server = EmbeddedServer(self.plan.state)
         address = await asyncio.to_thread(self._server.ensure)
-        await asyncio.to_thread(refuse_taken_name, address, self.plan.state.token(), self.plan.job)
-        self._link = FrontLink(self.plan.job, self.plan.run, self.plan.state.token(), self._find_server)
+        await asyncio.to_thread(refuse_taken_name, address, self.plan.state, self.plan.job)
+        credentials = Credentials.of(str(self.plan.state.path), {})
+        self._link = FrontLink(self.plan.job, self.plan.run, credentials, self._find_servers)
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             loop.add_signal_handler(number, self._interrupted, signal.Signals(number))
@@ -101,11 +104,11 @@ class Front:
 
     # ---- the server
 
-    async def _find_server(self) -> str:
+    async def _find_servers(self) -> Sequence[Address]:
         """A broken connection is first taken for a passing thing; a server that is gone is started again."""
         self._server.reap()
         try:
-            return await asyncio.to_thread(self._server.ensure)
+            return parse_addresses(await asyncio.to_thread(self._server.ensure))
         except ServerWillNotStart as error:
             self.say(f"the server is gone and does not come back; the job trains on without it. {error}")
             raise ConnectionError(str(error)) from error
@@ -260,7 +263,7 @@ class Front:
 
     async def _tell(self, ended: JobEnded) -> None:
         known = await self._link.query("incidents", Incidents, job=self.plan.job)
-        for line in known.incidents if known is not None else ():
+        for line in reversed(known.incidents if known is not None else ()):
             self.say(_in_a_line(line))
         self.say(f"job {self.plan.job}: {ended.message or 'ended'} (exit code {ended.exit_code})")
 
@@ -272,9 +275,10 @@ def _in_a_line(line: IncidentLine) -> str:
     return f"{line.id}: {cause} — {line.state}, {lost}, {took}; keepstep incident show {line.id}"
 
 
-def refuse_taken_name(address: str, token: str, job: JobId) -> None:
+def refuse_taken_name(address: str, state: StateDir, job: JobId) -> None:
     """Raises ValueError where the name belongs to a job whose launchers are there. An ended job may be run again."""
-    with ToolClient(address, token) as server:
+    identity_dir = Credentials.of(str(state.path), {}).identity_dir
+    with ToolClient(address, state.token(), identity_dir=identity_dir) as server:
         known = [view for view in server.query("jobs", Jobs).jobs if view.id == job]
         if not known:
             return

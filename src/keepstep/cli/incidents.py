@@ -4,12 +4,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from keepstep.cli.terminal import JsonOption, StateDirOption, moment, print_json, seconds, step
+from keepstep.cli.present import WatchOption, present, rows_or
+from keepstep.cli.terminal import JsonOption, StateDirOption, moment, seconds, step
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from keepstep.server.views import ActionView, AttemptView, IncidentReport, OrderView
+    from keepstep.server.views import ActionView, AttemptView, IncidentReport, Incidents, OrderView
 
 incident = typer.Typer(help="One incident, from evidence to verdict.", no_args_is_help=True)
 
@@ -19,19 +20,21 @@ def incidents(
     starts: Annotated[bool, typer.Option("--starts", help="Also the first start of each job.")] = False,
     state_dir: StateDirOption = None,
     json: JsonOption = False,
+    watch: WatchOption = None,
 ) -> None:
     """List incidents: cause, what was restored, what it cost."""
     from keepstep.cli.reading import ask
-    from keepstep.cli.tables import show, table
     from keepstep.server.views import Incidents
 
-    found = ask(state_dir, "incidents", Incidents, job=job, starts=starts)
-    if json:
-        print_json(found)
-        return
+    present(lambda: ask(state_dir, "incidents", Incidents, job=job, starts=starts), _incidents, json=json, watch=watch)
+
+
+def _incidents(found: "Incidents") -> list["RenderableType"]:
+    from keepstep.cli.tables import table
+
     columns = ("incident", "job", "state", "cause", "what", "lost", "took")
     made = table(*columns, flexible=("job", "what"))
-    for line in found.incidents:
+    for line in reversed(found.incidents):
         made.add_row(
             line.id,
             line.job,
@@ -41,7 +44,7 @@ def incidents(
             step(line.lost_steps),
             seconds(line.downtime_s),
         )
-    show(made, "no incident")
+    return [rows_or(made, "no incident")]
 
 
 @incident.command("show")
@@ -49,17 +52,13 @@ def show_incident(
     id: Annotated[str, typer.Argument(metavar="ID", help="As `keepstep incidents` lists it.", show_default=False)],
     state_dir: StateDirOption = None,
     json: JsonOption = False,
+    watch: WatchOption = None,
 ) -> None:
     """Show one incident: cause, evidence, what was done and why, what it cost."""
     from keepstep.cli.reading import ask
-    from keepstep.cli.tables import show_all
     from keepstep.server.views import IncidentReport
 
-    found = ask(state_dir, "incident", IncidentReport, id=id)
-    if json:
-        print_json(found)
-        return
-    show_all(*render(found))
+    present(lambda: ask(state_dir, "incident", IncidentReport, id=id), render, json=json, watch=watch)
 
 
 def render(report: "IncidentReport") -> list["RenderableType"]:

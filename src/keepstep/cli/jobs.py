@@ -1,25 +1,33 @@
 """``keepstep jobs``, ``ranks`` and ``resources``: what there is. Owns their tables."""
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from keepstep.cli.terminal import JsonOption, StateDirOption, moment, print_json, step
+from keepstep.cli.present import WatchOption, present, rows_or
+from keepstep.cli.terminal import JsonOption, StateDirOption, moment, step
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from keepstep.server.views import Jobs, Resources
+    from keepstep.server.whereabouts import Whereabouts
 
 
-def jobs(state_dir: StateDirOption = None, json: JsonOption = False) -> None:
+def jobs(state_dir: StateDirOption = None, json: JsonOption = False, watch: WatchOption = None) -> None:
     """List jobs: state, size, step, checkpoint, faults."""
     from keepstep.cli.reading import ask
-    from keepstep.cli.tables import show, table
     from keepstep.server.views import Jobs
 
-    found = ask(state_dir, "jobs", Jobs)
-    if json:
-        print_json(found)
-        return
+    present(lambda: ask(state_dir, "jobs", Jobs), _jobs, json=json, watch=watch)
+
+
+def _jobs(found: "Jobs") -> list["RenderableType"]:
+    from keepstep.cli.tables import table
+
     columns = ("job", "state", "ranks", "gen", "step", "saved", "faults", "submitted", "script")
     made = table(*columns, flexible=("job", "submitted", "script"))
-    for job in found.jobs:
+    for job in reversed(found.jobs):
         state = f"{job.state} ({job.exit_code})" if job.exit_code is not None else job.state
         made.add_row(
             job.id,
@@ -32,22 +40,21 @@ def jobs(state_dir: StateDirOption = None, json: JsonOption = False) -> None:
             moment(job.submitted_s),
             " ".join(job.argv),
         )
-    show(made, "no job yet")
-    for job in found.jobs:
-        if job.slower:
-            typer.echo(f"{job.id} is slower: {job.slower}")
+    slower = [f"{job.id} is slower: {job.slower}" for job in reversed(found.jobs) if job.slower]
+    return [rows_or(made, "no job yet"), *slower]
 
 
-def resources(state_dir: StateDirOption = None, json: JsonOption = False) -> None:
+def resources(state_dir: StateDirOption = None, json: JsonOption = False, watch: WatchOption = None) -> None:
     """List nodes and devices: state, holds and whose they are."""
     from keepstep.cli.reading import ask
-    from keepstep.cli.tables import show, table
     from keepstep.server.views import Resources
 
-    found = ask(state_dir, "resources", Resources)
-    if json:
-        print_json(found)
-        return
+    present(lambda: ask(state_dir, "resources", Resources), _resources, json=json, watch=watch)
+
+
+def _resources(found: "Resources") -> list["RenderableType"]:
+    from keepstep.cli.tables import table
+
     made = table("resource", "state", "takes work", "failures", "held by", "incident", flexible=("resource", "held by"))
     for item in found.resources:
         made.add_row(
@@ -58,23 +65,25 @@ def resources(state_dir: StateDirOption = None, json: JsonOption = False) -> Non
             "\n".join(f"{hold.source}: {hold.reason}" for hold in item.holds) or "–",
             item.incident or "–",
         )
-    show(made, "no node has joined yet")
+    return [rows_or(made, "no node has joined yet")]
 
 
 def ranks(
     job: Annotated[str, typer.Argument(metavar="JOB", help="As `keepstep jobs` lists it.", show_default=False)],
     state_dir: StateDirOption = None,
     json: JsonOption = False,
+    watch: WatchOption = None,
 ) -> None:
     """List the ranks of a job: process, node, card by every name, rack and switch, open faults there."""
     from keepstep.cli.reading import ask
-    from keepstep.cli.tables import show, table
     from keepstep.server.whereabouts import Whereabouts
 
-    found = ask(state_dir, "ranks", Whereabouts, job=job)
-    if json:
-        print_json(found)
-        return
+    present(lambda: ask(state_dir, "ranks", Whereabouts, job=job), _ranks, json=json, watch=watch)
+
+
+def _ranks(found: "Whereabouts") -> list["RenderableType"]:
+    from keepstep.cli.tables import table
+
     made = table(
         "rank", "pid", "device", "serial", "also called", "shares", "faults", flexible=("also called", "shares")
     )
@@ -84,4 +93,4 @@ def ranks(
         made.add_row(
             str(one.rank), str(one.pid or "–"), one.device, one.serial, names or "–", shares or "–", faults or "–"
         )
-    show(made, f"no rank of {job} is placed now")
+    return [rows_or(made, "no rank of it is placed now")]

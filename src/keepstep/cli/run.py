@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from keepstep.cli.terminal import StateDirOption, fail
+from keepstep.wire import environment
 
 if TYPE_CHECKING:
     from keepstep.server.state_dir import StateDir
@@ -99,7 +100,9 @@ LogDirOption = Annotated[
 ServerOption = Annotated[
     str | None,
     typer.Option(
-        help="Address of a running server (tcp:host:port or unix:/path). Default: one of its own.", metavar="ADDRESS"
+        help="Where a running server is: tls:host:port, unix:/path, or tcp:host:port on loopback; replicas with commas "
+        "between. Default with --node: $KEEPSTEP_SERVER; else a server of its own.",
+        metavar="ADDRESS,…",
     ),
 ]
 NodeOption = Annotated[
@@ -114,6 +117,12 @@ PreloadOption = Annotated[
 CapacityWaitOption = Annotated[
     float | None,
     typer.Option("--capacity-wait-s", help="How long to wait for a healthy node before the job ends.", metavar="S"),
+]
+LabelOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="What the job is, as NAME=VALUE (model=llama-8b): reviews group by it. May be given several times."
+    ),
 ]
 ModuleOption = Annotated[bool, typer.Option("-m", "--module", help="SCRIPT is a module, as with python -m.")]
 StandaloneOption = Annotated[bool, typer.Option("--standalone", hidden=True)]
@@ -140,6 +149,7 @@ def run(
     cold_start: ColdStartOption = False,
     preload: PreloadOption = "",
     capacity_wait_s: CapacityWaitOption = None,
+    label: LabelOption = None,
     module: ModuleOption = False,
     standalone: StandaloneOption = False,
 ) -> None:
@@ -156,6 +166,8 @@ def run(
     script_argv = ("-m", *script) if module else tuple(script)
     _check_script(script_argv)
     name = job or _job_name(script[0])
+    if node is not None and server is None:
+        server = os.environ.get(environment.SERVER)
     _check_names(name, server, node)
     state = state_of(state_dir)
     options = [
@@ -168,6 +180,7 @@ def run(
         *(("--checkpoint-keys", str(checkpoint_keys.absolute())) if checkpoint_keys is not None else ()),
         *(("--checkpoint-keys-command", checkpoint_keys_command) if checkpoint_keys_command else ()),
         *("--log-dir", str(Path(log_dir or state.path / "logs" / name).absolute())),
+        *(word for text in label or () for word in ("--label", _label(text))),
         *(("--preload", preload) if preload else ()),
         *(("--cold-start",) if cold_start else ()),
         *(("--capacity-wait-s", str(capacity_wait_s)) if capacity_wait_s is not None else ()),
@@ -202,6 +215,13 @@ def _tier(text: str) -> str:
     return text
 
 
+def _label(text: str) -> str:
+    name, sign, value = text.partition("=")
+    if not (NAME.fullmatch(name) and sign and value):
+        fail(f"--label {text!r}: write NAME=VALUE", 2)
+    return text
+
+
 def _check_numbers(nproc_per_node: int, spares: int) -> None:
     if nproc_per_node < 1:
         fail(f"--nproc-per-node {nproc_per_node}: at least one rank per node", 2)
@@ -232,10 +252,10 @@ def _job_name(script: str) -> str:
 def _become_launcher(
     state: "StateDir", server: str, job: str, node: str, options: list[str], script_argv: tuple[str, ...]
 ) -> None:
-    from keepstep.server.address import parse_address
+    from keepstep.adapters.server_link.address import parse_addresses
 
     try:
-        parse_address(server)
+        parse_addresses(server, "--server")
         state.create()
     except ValueError as error:
         fail(str(error), 2)
@@ -249,10 +269,9 @@ def _run_here(
     """``count``: nodes and spares."""
     import asyncio
 
-    from keepstep.cli.client import ServerGone, ServerRefused
+    from keepstep.adapters.server_link.errors import ServerGone, ServerRefused
     from keepstep.cli.embedded import ServerWillNotStart
     from keepstep.cli.front import Front, RunPlan, default_node_names
-    from keepstep.cli.link import LinkRefused
     from keepstep.core.ids import JobId
 
     names = default_node_names(JobId(job), sum(count))
@@ -272,5 +291,5 @@ def _run_here(
     try:
         state.create()
         return asyncio.run(front())
-    except (ServerWillNotStart, ServerRefused, ServerGone, LinkRefused, ValueError) as error:
+    except (ServerWillNotStart, ServerRefused, ServerGone, ValueError) as error:
         fail(str(error))

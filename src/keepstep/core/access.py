@@ -36,6 +36,8 @@ class Action(enum.Enum):
     SET_POLICY = "set_policy"
     MANAGE_ACCESS = "manage_access"
     """Tokens and certificates."""
+    KEEP_JOURNAL = "keep_journal"
+    """Move old entries into archive files."""
     SUBMIT_JOB = "submit_job"
     REPORT_NODE = "report_node"
     """What a node's agent says."""
@@ -58,6 +60,10 @@ GRANTS: dict[Role, frozenset[Action]] = {
     R.REPLICA: frozenset({A.READ, A.READ_METRICS, A.READ_JOURNAL, A.FORWARD}),
     R.METRICS: frozenset({A.READ_METRICS}),
 }
+
+
+OF_EVERYBODY = (A.SET_POLICY, A.MANAGE_ACCESS, A.KEEP_JOURNAL, A.READ_JOURNAL, A.READ_METRICS, A.HOLD)
+"""What is not one tenant's affair."""
 
 
 class Principal(Struct, frozen=True, kw_only=True):
@@ -87,6 +93,6 @@ def refusal(principal: Principal, action: Action, tenant: str | None = None) -> 
         )
     if tenant is not None and not principal.sees(tenant):
         return f"{principal.name} has nothing to do with tenant {tenant!r}"
-    if tenant is None and principal.tenants and action in (A.SET_POLICY, A.MANAGE_ACCESS, A.READ_JOURNAL, A.HOLD):
+    if tenant is None and principal.tenants and action in OF_EVERYBODY:
         return f"{action.value.replace('_', ' ')} concerns everybody, and {principal.name} is bound to some tenants"
     return ""

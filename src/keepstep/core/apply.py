@@ -19,6 +19,7 @@ from keepstep.core.ids import IncidentId, JobId, NodeId
 from keepstep.core.incident import Attempt, Incident, IncidentState, Judged, Seen
 from keepstep.core.intents import EndJob, Fence, Intent, Launch, PowerOff, Quarantine, ResetDevice
 from keepstep.core.job import Job, JobState
+from keepstep.core.leave import leave
 from keepstep.core.observed import JOURNAL, observed
 from keepstep.core.resource import Hold, Resource, ResourceState
 from keepstep.core.signal import OwnAction
@@ -118,6 +119,8 @@ def _apply_change(world: World, change: d.Change, at_s: float) -> None:
         case d.End():
             ending = world.jobs[change.job]
             ending.exit_code, ending.message = change.exit_code, change.message
+        case d.Retire():
+            leave(world, change, at_s)
         case _:
             assert_never(change)
 
@@ -138,6 +141,7 @@ def _apply_to_fault(
             item = world.faults[change.fault]
             move_fault(item, FaultState.CLOSED)
             item.outcome, item.closed_s = change.outcome, at_s
+            world.closed_faults[item.id] = at_s
             world.open_faults.pop(item.id)
             if world.fault_at.get((item.node or "", item.part)) == item.id:
                 del world.fault_at[item.node or "", item.part]
@@ -292,6 +296,7 @@ def _open(world: World, change: d.Open, at_s: float) -> None:
     world.incidents[item.id] = item
     world.open_incidents[item.id] = None
     owner.incident = item.id
+    owner.incidents_kept += 1
     _take(world, item, change.symptoms)
     for seen in item.evidence.values():
         if seen.judged is not None:
@@ -342,6 +347,7 @@ def _close(world: World, item: Incident, change: d.Close, at_s: float) -> None:
     item.verdict, item.lost_steps, item.stage_s, item.closed_s = change.verdict, change.lost_steps, change.stage_s, at_s
     item.downtime_s = change.downtime_s
     world.open_incidents.pop(item.id, None)
+    world.closed_incidents[item.id] = at_s
     owner = world.jobs[item.job]
     if owner.incident == item.id:
         owner.incident = None
@@ -400,6 +406,7 @@ def move_job(world: World, item: Job, to: JobState, at_s: float) -> None:
     if to in job.TERMINAL:
         item.finished_s = at_s
         world.live_jobs.pop(item.id, None)
+        world.ended_jobs[item.id] = at_s
 
 
 def move_resource(world: World, item: Resource, to: ResourceState, at_s: float) -> None:
@@ -438,6 +445,7 @@ def run_again(world: World, item: Job, spec: JobSpec, at_s: float) -> None:
     """An ended job is submitted again: it begins at its newest valid state, with its budgets whole."""
     move_job(world, item, JobState.SUBMITTED, at_s)
     world.live_jobs[item.id] = None
+    world.ended_jobs.pop(item.id, None)
     item.spec, item.submitted_s, item.finished_s = spec, at_s, None
     item.exit_code, item.message, item.stop_requested = None, "", ""
     item.failures, item.ended = [], {}

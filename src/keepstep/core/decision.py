@@ -259,6 +259,14 @@ class Close(Struct, frozen=True, kw_only=True, tag=True):
     downtime_s: float
 
 
+class Retire(Struct, frozen=True, kw_only=True, tag=True):
+    """What has been over for long leaves the World; it is in the archive."""
+
+    incidents: tuple[IncidentId, ...] = ()
+    faults: tuple[FaultId, ...] = ()
+    jobs: tuple[JobId, ...] = ()
+
+
 Change = (
     MoveIncident
     | MoveJob
@@ -291,6 +299,7 @@ Change = (
     | Remediate
     | End
     | Close
+    | Retire
 )
 
 

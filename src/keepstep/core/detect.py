@@ -28,6 +28,10 @@ from keepstep.core.world import World, live
 
 COMPARE_S = 30.0
 """Between two comparisons of step times: they are no matter of seconds, and cost something."""
+LOOK_S_PER_RANK = 1e-5
+"""Between two looks for a stall in a job of more than ``MANY_RANKS``, for each of its ranks: a look costs in proportion to
+them, and no deadline is so short."""
+MANY_RANKS = 1024
 WHOLE_JOB = Limits(ratio=1.2, min_steps=20)
 """A job on its own has no peers that share its load: only a rise that is plain counts."""
 
@@ -37,9 +41,9 @@ _DECLARED_LONG = ("checkpoint", "evaluate", "restore")
 def detect(vitals: Vitals, world: World, policy: Policy, now_s: float) -> list[Fact]:
     """Everything that became due. Pure but for marks in ``vitals`` that keep a fact from being said twice."""
     found: list[Fact] = []
-    for node in vitals.nodes.values():
+    for node in vitals.launchers.due(policy.silence.lease_s, now_s):
         found.extend(_silence(node, policy, now_s))
-    for agent in vitals.agents.values():
+    for agent in vitals.witnesses.due(policy.silence.agent_lease_s, now_s):
         found.extend(_agent_silence(agent, policy, now_s))
     found.extend(_powered_off(world))
     for job_id in list(world.live_jobs):
@@ -47,8 +51,11 @@ def detect(vitals: Vitals, world: World, policy: Policy, now_s: float) -> list[F
         if job_vitals is None or job_vitals.generation != job.generation or job.placement is None:
             continue
         found.extend(_progress(job, job_vitals, world))
-        found.extend(_stall(job, job_vitals, policy, now_s))
-        found.extend(_slower(job, job_vitals, now_s))
+        size = len(job_vitals.ranks)
+        if size <= MANY_RANKS or now_s - job_vitals.looked_s >= LOOK_S_PER_RANK * size:
+            job_vitals.looked_s = now_s
+            found.extend(_stall(job, job_vitals, policy, now_s))
+            found.extend(_slower(job, job_vitals, now_s))
     found.extend(overdue(world, policy, now_s))
     return found
 
@@ -138,9 +145,8 @@ def _slower(job: Job, vitals: JobVitals, now_s: float) -> Iterator[Fact]:
 
 def _powered_off(world: World) -> Iterator[Fact]:
     """A silent launcher whose node's BMC said Off since it fell silent: the second witness, and a proof."""
-    for node, bmc in world.bmcs.items():
-        if bmc.seen.power != "off" or not bmc.seen.reachable:
-            continue
+    for node in world.powered_off:
+        bmc = world.bmcs[node]
         for job in (world.jobs[x] for x in world.live_jobs if node in world.jobs[x].launchers):
             launcher = job.launchers[node]
             if launcher.reachable or launcher.gone or launcher.left or launcher.silent_since_s is None:

@@ -27,6 +27,7 @@ from keepstep.core.place import place
 from keepstep.core.policy import Policy
 from keepstep.core.remediate import remediate, returns
 from keepstep.core.restart import restart
+from keepstep.core.retire import retire
 from keepstep.core.review import review
 from keepstep.core.select import select
 from keepstep.core.verify import verify
@@ -85,7 +86,7 @@ def _next(world: World, policy: Policy, now_s: float) -> Decision | None:
         decision = lifecycle(world.jobs[job_id], world, policy, now_s)
         if decision is not None:
             return decision
-    return None
+    return retire(world, policy, now_s)
 
 
 def step(incident: Incident, world: World, policy: Policy, now_s: float) -> Decision | None:

@@ -79,11 +79,25 @@ def fold(world: World, fact: f.Fact, at_s: float) -> None:
 def _submitted(world: World, fact: f.JobSubmitted, at_s: float) -> None:
     job = world.jobs.get(fact.job)
     if job is None:
-        add_job(world, Job(id=fact.job, spec=fact.spec, runs=[fact.run], entered_s=at_s, submitted_s=at_s))
+        _submitted_first(world, fact, at_s)
     elif fact.run not in job.runs:
         job.runs.append(fact.run)
         if not live(job):
             run_again(world, job, fact.spec, at_s)
+
+
+def _submitted_first(world: World, fact: f.JobSubmitted, at_s: float) -> None:
+    """As far as the World knows: one that has left it goes on where it was, and a late word of its last run is stale."""
+    item = Job(id=fact.job, spec=fact.spec, runs=[fact.run], entered_s=at_s, submitted_s=at_s)
+    known = world.retired_jobs.get(fact.job)
+    if known is not None:
+        if fact.run in known.runs:
+            world.stale += 1
+            return
+        del world.retired_jobs[fact.job]
+        item.generation, item.runs = known.generation, [*known.runs, fact.run]
+        item.invalid, item.tainted = list(known.invalid), list(known.tainted)
+    add_job(world, item)
 
 
 def _joined(world: World, fact: f.NodeJoined, seen: Seen) -> None:

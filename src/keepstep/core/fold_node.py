@@ -19,6 +19,9 @@ def fold_node(world: World, fact: OfNode, at_s: float) -> None:
             _joined(world, fact, at_s)
         case f.BmcSeen():
             world.bmcs[fact.node] = BmcState(seen=fact, at_s=at_s)
+            world.powered_off.pop(fact.node, None)
+            if fact.power == "off" and fact.reachable:
+                world.powered_off[fact.node] = None
         case f.AgentSilent() | f.AgentHeard() | f.CoverageChanged():
             agent = world.agents.get(fact.node)
             if agent is None or agent.session != fact.session:

@@ -6,6 +6,7 @@ stops no step) has no intent that could break it and is checked in the simulator
 
 from keepstep.core import decision as d
 from keepstep.core.errors import InvariantBroken
+from keepstep.core.fault import FaultState
 from keepstep.core.ids import ResourceId, device_resource
 from keepstep.core.incident import OWNER as INCIDENT_OWNER
 from keepstep.core.incident import Attempt, IncidentState
@@ -15,6 +16,7 @@ from keepstep.core.job import JobState
 from keepstep.core.policy import Policy
 from keepstep.core.resource import OWNER as RESOURCE_OWNER
 from keepstep.core.resource import ResourceState
+from keepstep.core.retire import may_leave
 from keepstep.core.world import World
 
 
@@ -104,6 +106,11 @@ def _check_change(world: World, change: d.Change, decision: d.Decision) -> None:
         case d.Diagnose():
             sure = bool(change.diagnosis.evidence) or change.diagnosis.key == "no_progress"
             _require(sure, 5, "a diagnosis rests on evidence", decision)
+        case d.Retire():
+            at_work: list[str] = [x for x in change.incidents if x in world.open_incidents]
+            at_work += (x for x in change.faults if world.faults[x].state is not FaultState.CLOSED)
+            at_work += (x for x in change.jobs if not may_leave(x, world))
+            _require(not at_work, 9, f"{', '.join(at_work)}: only what is over leaves the World", decision)
         case _:
             pass
 

@@ -90,6 +90,25 @@ class Launcher(Struct, kw_only=True):
     """When the newest proof of death came in."""
 
 
+class Past(Struct, kw_only=True):
+    """What is still known of the incidents of a job that have left the World."""
+
+    faults: int = 0
+    downtime_s: float = 0.0
+    lost_steps: int = 0
+    redone_s: float = 0.0
+
+
+class RetiredJob(Struct, frozen=True, kw_only=True):
+    """What must never be forgotten of a job, however long it is over."""
+
+    generation: int
+    """A run that comes later goes on from here: generations only grow."""
+    runs: tuple[str, ...]
+    invalid: tuple[str, ...]
+    tainted: tuple[int, ...]
+
+
 class Placement(Struct, frozen=True, kw_only=True):
     """Where the ranks of one generation live."""
 
@@ -167,6 +186,9 @@ class Job(Struct, kw_only=True):
     submitted_s: float = 0.0
     running_since_s: float | None = None
     finished_s: float | None = None
+    incidents_kept: int = 0
+    """Incidents of it in the World, closed ones too."""
+    past: Past = field(default_factory=Past)
 
 
 def uses(job: Job, resource: ResourceId, *, or_used: bool = False) -> bool:

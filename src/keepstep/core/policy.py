@@ -135,6 +135,15 @@ class Approvals(Struct, frozen=True, kw_only=True):
     """How long an incident waits for a person before it escalates."""
 
 
+class Retention(Struct, frozen=True, kw_only=True):
+    """How long what is over stays in the memory of the server. The archive and the journal keep it."""
+
+    incidents_s: float = 7 * 86_400.0
+    faults_s: float = 30 * 86_400.0
+    """Longer than a verdict waits for its proof."""
+    jobs_s: float = 7 * 86_400.0
+
+
 class Orders(Struct, frozen=True, kw_only=True):
     """Time-outs of intents, by kind, in seconds. Overdue says that the answer is late, not that the act failed."""
 
@@ -173,6 +182,7 @@ class Policy(Struct, frozen=True, kw_only=True):
     capacity: Capacity = Capacity()
     approvals: Approvals = Approvals()
     orders: Orders = Orders()
+    retention: Retention = Retention()
     incident_deadline_s: dict[str, float] = field(
         default_factory=lambda: {
             IncidentState.OPEN.value: 900.0,

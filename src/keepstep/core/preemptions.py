@@ -122,11 +122,24 @@ class Ledger(Struct, kw_only=True):
                 self._diagnosed(self._led.pop(incident), diagnosis, at_s)
             case d.MoveIncident(incident=incident, to=to) if to.value in ("no_fault", "escalated"):
                 self._led.pop(incident, None)
+            case d.Retire(faults=faults):
+                self._retired(faults, at_s)
             case d.MoveResource(resource=resource, to=ResourceState.REPAIR):
                 for act in self._on.pop(resource, []):
                     act.confirmed = act.confirmed or "it did not pass the gate"
             case _:
                 pass
+
+    def _retired(self, faults: tuple[FaultId, ...], at_s: float) -> None:
+        """Acts stay; what could still have changed their verdict goes with the faults."""
+        for fault in faults:
+            known = self._faults.pop(fault, None)
+            self._open.pop(fault, None)
+            place = (known.node, known.failure_class) if known is not None else (None, "")
+            if place in self._at:
+                self._at[place] = [act for act in self._at[place] if act.verdict(at_s) == "pending"]
+                if not self._at[place]:
+                    del self._at[place]
 
     def _any_own(self, symptoms: tuple[int, ...]) -> bool:
         return any(entry in self._own_ends for entry in symptoms)

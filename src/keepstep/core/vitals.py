@@ -11,6 +11,7 @@ from msgspec import Struct, field
 
 from keepstep.core.health.report import HealthReport
 from keepstep.core.ids import JobId, NodeId, Session
+from keepstep.core.listening import Heard, Listening
 
 _RECENT_STEPS = 64
 MAX_RANKS = 1024
@@ -31,21 +32,13 @@ class RankSample(Struct, frozen=True, kw_only=True):
     cpu_s: float
 
 
-class NodeVitals(Struct, kw_only=True):
+class NodeVitals(Heard, kw_only=True, eq=False):
     job: JobId
     node: NodeId
-    session: Session
-    heard_s: float
-    connected: bool = True
-    reported_silent: bool = False
 
 
-class AgentVitals(Struct, kw_only=True):
+class AgentVitals(Heard, kw_only=True, eq=False):
     node: NodeId
-    session: Session
-    heard_s: float
-    connected: bool = True
-    reported_silent: bool = False
 
 
 class JobVitals(Struct, kw_only=True):
@@ -65,6 +58,8 @@ class JobVitals(Struct, kw_only=True):
     compared_s: float = -1e18
     """When step times were compared last."""
     reported_stall_step: int | None = None
+    looked_s: float = -1e18
+    """When it was looked for a stall last."""
     apart_since_s: float | None = None
     """Since when some ranks, and not all, are in job-control stop."""
     whole_stop_s: float = -1e18
@@ -77,17 +72,22 @@ class Vitals(Struct, kw_only=True):
     agents: dict[NodeId, AgentVitals] = field(default_factory=dict)
     health: dict[NodeId, HealthReport] = field(default_factory=dict)
     """The newest forecast of each node's agent."""
+    launchers: Listening[NodeVitals] = field(default_factory=Listening)
+    witnesses: Listening[AgentVitals] = field(default_factory=Listening)
 
     def agent_connected(self, node: NodeId, session: Session, now_s: float) -> None:
         """A node's agent said hello. What was said of its silence stays said until it is heard."""
         known = self.agents.get(node)
         silent = known is not None and known.session == session and known.reported_silent
+        if known is not None:
+            self.witnesses.end(known)
         self.agents[node] = AgentVitals(node=node, session=session, heard_s=now_s, reported_silent=silent)
+        self.witnesses.begin(self.agents[node])
 
     def agent_heard(self, node: NodeId, session: Session, now_s: float) -> None:
         known = self.agents.get(node)
         if known is not None and known.session == session:
-            known.heard_s, known.connected = now_s, True
+            self.witnesses.heard(known, now_s)
 
     def agent_disconnected(self, node: NodeId, session: Session) -> None:
         known = self.agents.get(node)
@@ -96,27 +96,37 @@ class Vitals(Struct, kw_only=True):
 
     def connected(self, job: JobId, node: NodeId, session: Session, now_s: float) -> None:
         """A launcher said hello."""
-        self.nodes[job, node] = NodeVitals(job=job, node=node, session=session, heard_s=now_s)
+        self.left(job, node)
+        known = self.nodes[job, node] = NodeVitals(job=job, node=node, session=session, heard_s=now_s)
+        self.launchers.begin(known)
+
+    def left(self, job: JobId, node: NodeId) -> None:
+        """It said goodbye, or the job is over: what follows is not silence."""
+        known = self.nodes.pop((job, node), None)
+        if known is not None:
+            self.launchers.end(known)
 
     def disconnected(self, job: JobId, node: NodeId, session: Session) -> None:
         """Its connection broke: silence begins now, and a witness is asked early."""
         known = self.nodes.get((job, node))
         if known is not None and known.session == session:
-            known.connected = False
+            self.launchers.broke(known)
 
     def stood_still(self, lost_s: float, now_s: float) -> None:
         """Whoever listens was stopped itself for so long (a suspended machine): that silence is nobody else's."""
         for known in self.nodes.values():
             known.heard_s = min(now_s, known.heard_s + lost_s)
+            self.launchers.again(known)
         for agent in self.agents.values():
             agent.heard_s = min(now_s, agent.heard_s + lost_s)
+            self.witnesses.again(agent)
 
     def beat(self, job: JobId, node: NodeId, now_s: float, generation: int, ranks: tuple[RankSample, ...]) -> None:
         """One beat of one launcher."""
         known = self.nodes.get((job, node))
         if known is None:
             return
-        known.heard_s, known.connected = now_s, True
+        self.launchers.heard(known, now_s)
         vitals = self.jobs.setdefault(job, JobVitals())
         if generation > vitals.generation:
             vitals.generation, vitals.ranks = generation, {}
@@ -143,7 +153,7 @@ class Vitals(Struct, kw_only=True):
         """The job is over."""
         self.jobs.pop(job, None)
         for key in [key for key in self.nodes if key[0] == job]:
-            del self.nodes[key]
+            self.left(*key)
 
 
 def common_step(vitals: JobVitals, world_size: int) -> int:

@@ -22,7 +22,7 @@ from keepstep.core.ids import (
 )
 from keepstep.core.incident import Incident, Seen
 from keepstep.core.intents import Fence, Intent, Launch
-from keepstep.core.job import TERMINAL, Job, Launcher
+from keepstep.core.job import TERMINAL, Job, Launcher, RetiredJob
 from keepstep.core.observation import Observation
 from keepstep.core.parts import Parts
 from keepstep.core.resource import Resource
@@ -102,12 +102,21 @@ class World(Struct, kw_only=True):
     """(node, name of a part) -> the device that ranks are placed on."""
     agents: dict[NodeId, Agent] = field(default_factory=dict)
     bmcs: dict[NodeId, BmcState] = field(default_factory=dict)
+    powered_off: dict[NodeId, None] = field(default_factory=dict)
+    """Nodes whose reachable BMC said Off last."""
     domains: dict[NodeId, dict[str, str]] = field(default_factory=dict)
     """Node -> kind of domain -> its name."""
     members: dict[tuple[str, str], dict[NodeId, None]] = field(default_factory=dict)
     """(kind, name) of a domain -> its nodes."""
     own_actions: deque[OwnAction] = field(default_factory=deque)
     """What we did lately that prints fatal-looking codes."""
+    closed_incidents: dict[IncidentId, float] = field(default_factory=dict)
+    """When they were closed, oldest first: the ones that will leave."""
+    closed_faults: dict[FaultId, float] = field(default_factory=dict)
+    ended_jobs: dict[JobId, float] = field(default_factory=dict)
+    retired_jobs: dict[JobId, RetiredJob] = field(default_factory=dict)
+    retired_s: float = -1e18
+    """When something last left."""
     stale: int = 0
     """Facts of an older generation, session or order: recorded, never acted on."""
     server: str = ""

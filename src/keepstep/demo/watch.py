@@ -6,8 +6,9 @@ The journal goes on answering while the server is dead; only the vitals of the r
 from collections import deque
 from typing import NamedTuple
 
-from keepstep.adapters.sqlite.journal import SqliteJournal
-from keepstep.cli.client import ServerGone, ServerRefused, ToolClient
+from keepstep.adapters.database.opening import open_journal
+from keepstep.adapters.server_link.errors import ServerGone, ServerRefused
+from keepstep.adapters.server_link.tool import ToolClient
 from keepstep.core.decision import Decision, Entry
 from keepstep.core.facts import CheckpointCommitted, Launched, ServerStarted
 from keepstep.core.ids import IncidentId, JobId, NodeId, ResourceId
@@ -16,7 +17,7 @@ from keepstep.core.intents import Launch, RankPlace
 from keepstep.core.job import Job, JobState
 from keepstep.demo.plan import DemoPlan
 from keepstep.demo.processes import Process, process
-from keepstep.ports import JournalUnavailable
+from keepstep.ports import Journal, JournalUnavailable
 from keepstep.server.history import Books
 from keepstep.server.views import Live
 
@@ -37,7 +38,7 @@ class Watch:
 
     def __init__(self, plan: DemoPlan) -> None:
         self._plan = plan
-        self._journal: SqliteJournal | None = None
+        self._journal: Journal | None = None
         self._client: ToolClient | None = None
         self._seq = 0
         self._committed: set[str] = set()
@@ -61,7 +62,7 @@ class Watch:
         """Cheap: a query that mostly finds nothing."""
         if self._journal is None:
             try:
-                self._journal = SqliteJournal(self._plan.state.journal, read_only=True)
+                self._journal = open_journal(self._plan.state.journal, read_only=True)
             except (FileNotFoundError, JournalUnavailable):
                 return  # the server has not made it yet
         for entry in self._journal.read(after=self._seq):

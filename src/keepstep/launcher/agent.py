@@ -8,9 +8,13 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine, Sequence
 
 from keepstep.adapters.local import procfs, sweep
+from keepstep.adapters.server_link import backoff
+from keepstep.adapters.server_link.address import Address, parse_addresses
+from keepstep.adapters.server_link.credentials import Credentials
+from keepstep.adapters.server_link.link import LinkSettings, ServerLink
 from keepstep.core.facts import (
     Answered,
     Done,
@@ -39,7 +43,6 @@ from keepstep.core.intents import (
     VerifyCheckpoint,
 )
 from keepstep.launcher import fence, gate, stacks, virtual_device
-from keepstep.launcher.link import ServerLink
 from keepstep.launcher.nursery import Nursery
 from keepstep.launcher.orders import Answers, Generations
 from keepstep.launcher.output import Output
@@ -49,7 +52,8 @@ from keepstep.launcher.run_dir import RunDirectory
 from keepstep.launcher.settings import Settings
 from keepstep.launcher.snapshots import Snapshots
 from keepstep.launcher.vitals import INTERVAL_S, Vitals
-from keepstep.wire.messages import Command, JobEnded, Message, Superseded, Welcome
+from keepstep.launcher.worth import worth
+from keepstep.wire.messages import PROTOCOL, Command, Hello, JobEnded, Message, Superseded, Welcome
 
 log = logging.getLogger("keepstep.launcher")
 
@@ -74,15 +78,16 @@ _EXIT_NO_SERVER = 69
 class Agent:
     """One life of a launcher. ``run`` returns the exit code."""
 
-    def __init__(self, settings: Settings, read_token: Callable[[], str]) -> None:
+    def __init__(self, settings: Settings, credentials: Credentials) -> None:
         self._settings = settings
         self._run_dir = RunDirectory(settings.run_dir)
-        self._link = ServerLink(settings, self, read_token)
+        self._servers = parse_addresses(settings.server)
+        self._link = ServerLink(_link_settings(settings, credentials), self._find_servers, self)
         self._output = Output(None if settings.quiet else 1)
         self._ranks = Ranks(settings, self._output, self._link.report)
         self._nursery = Nursery(settings, self._ranks)
         self._snapshots = Snapshots(
-            settings, self._run_dir.socket_path("snapshots.sock"), self._link.report, read_token
+            settings, self._run_dir.socket_path("snapshots.sock"), self._link.report, credentials
         )
         self._quarantined = Quarantined(settings.state_dir, settings.node, settings.agent_dir)
         self._answers = Answers()
@@ -99,7 +104,7 @@ class Agent:
     # ---- life
 
     async def run(self) -> int:
-        """Raises link.ServerRefused where the server wants nothing of us."""
+        """Raises ServerRefused where the server wants nothing of us."""
         self._nursery.start()
         for life in (self._link.run(), self._snapshots.run(), self._beats()):
             self._spawn(life)
@@ -156,7 +161,6 @@ class Agent:
         if self._link.is_up:
             await self._link.drained(_LAST_WORDS_S)
         if not self._exit.done():
-            self._link.closing = True
             log.info("leaving: %s", message or f"exit code {exit_code}")
             self._exit.set_result(exit_code)
 
@@ -172,11 +176,18 @@ class Agent:
         if not task.cancelled() and (error := task.exception()) is not None and not self._exit.done():
             self._exit.set_exception(error)
 
-    # ---- the connection (link.Listener)
+    # ---- the connection (server_link.link.Listener)
 
     def connected(self, welcome: Welcome) -> None:
         log.info("connected to server %s at %s", welcome.server, self._settings.server)
         self._spawn(self._join())
+
+    def lost(self, problem: str) -> None:
+        if not self._exit.done():
+            log.warning("%s; looked for at %s, the ranks go on", problem, self._settings.server)
+
+    async def _find_servers(self) -> Sequence[Address]:
+        return self._servers
 
     async def _join(self) -> None:
         """Says who we are and what runs here; again after every connection, since the server may be another by now."""
@@ -341,7 +352,7 @@ class Agent:
         while True:
             await asyncio.sleep(INTERVAL_S)
             beat = self._vitals.beat(self._ranks.generation, self._ranks.watched(), time.monotonic_ns())
-            self._link.beat(beat)
+            self._link.say(beat)
             silent_s, lease_s = self._link.silent_s, self._settings.lease_s
             if silent_s < lease_s:
                 continue
@@ -355,3 +366,14 @@ class Agent:
                 await self._end(
                     _EXIT_NO_SERVER, f"no server at {self._settings.server} for {silent_s:.0f} s", grace_s=0.0
                 )
+
+
+def _link_settings(settings: Settings, credentials: Credentials) -> LinkSettings:
+    hello = Hello(
+        protocol=PROTOCOL, role="launcher", job=settings.job, node=settings.node, session=settings.session,
+        run=settings.run,
+    )  # fmt: skip
+    return LinkSettings(
+        hello=hello, credentials=credentials, backoff=backoff.LAUNCHER, worth=worth, on_refusal="raise at first",
+        lease_s=settings.lease_s,
+    )  # fmt: skip

@@ -1,7 +1,7 @@
 """What the launcher is told at its start, and where its files lie. Read once, in wiring; owns no behaviour."""
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from keepstep.core.facts import Elasticity, JobSpec
 from keepstep.core.ids import JobId, NodeId, Session
@@ -10,7 +10,7 @@ from keepstep.core.ids import JobId, NodeId, Session
 @dataclass(frozen=True, kw_only=True)
 class Settings:
     server: str
-    """``unix:/path`` or ``tcp:host:port``."""
+    """Addresses with commas between them."""
     job: JobId
     node: NodeId
     session: Session
@@ -35,6 +35,7 @@ class Settings:
     checkpoint_keys_command: str = ""
     checkpoint_compress: bool = False
     """Make checkpoints smaller, for a slow link to the store."""
+    labels: dict[str, str] = field(default_factory=dict)
     restore_bytes_s: int = 0
     """What all restores from the store together may take; the same for every job that shares it. 0: no limit."""
     priority: str = "normal"
@@ -71,4 +72,5 @@ class Settings:
             elasticity=Elasticity(min_nodes=self.min_nodes, max_nodes=self.max_nodes),
             checkpoint_dir=self.checkpoint_dir,
             capacity_wait_s=self.capacity_wait_s,
+            labels=self.labels,
         )

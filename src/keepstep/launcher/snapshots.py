@@ -8,9 +8,11 @@ import asyncio
 import hashlib
 import logging
 import os
+import secrets
 import sys
 from collections.abc import Callable
 
+from keepstep.adapters.server_link.credentials import Credentials
 from keepstep.checkpoint.errors import SnapshotRefused, StateInvalid, Unreadable
 from keepstep.checkpoint.snapshot.control import Event, SnapshotControl
 from keepstep.checkpoint.snapshot.messages import Committed, Notice, Stock
@@ -44,13 +46,13 @@ class Snapshots:
     """``run`` keeps one server up; the other methods wait for it, and never raise for one that is gone."""
 
     def __init__(
-        self, settings: Settings, socket: str, report: Callable[[Fact], None], read_token: Callable[[], str]
+        self, settings: Settings, socket: str, report: Callable[[Fact], None], credentials: Credentials
     ) -> None:
         """``socket``: path at which the server shall listen for the ranks."""
         self._settings = settings
         self.socket = socket
         self._report = report
-        self._read_token = read_token
+        self._credentials = credentials
         self._control: SnapshotControl | None = None
         self._process: asyncio.subprocess.Process | None = None
         self._up = asyncio.Event()
@@ -103,14 +105,17 @@ class Snapshots:
         self._up.set()
 
     async def _secret(self) -> str:
-        """Shared by the snapshot servers of one job; known to whoever knows the token of the control plane."""
+        """Shared by the snapshot servers of one job; known to whoever knows what Credentials.secret_of_peers gives."""
         while True:
             try:
-                key = self._read_token().encode()
+                known = self._credentials.secret_of_peers()
             except FileNotFoundError:
                 await asyncio.sleep(_TOKEN_POLL_S)
                 continue
-            return hashlib.blake2b(self._settings.job.encode(), key=hashlib.sha256(key).digest()).hexdigest()
+            if known is None:
+                log.warning("no snapshots go to other nodes: set %s, the same on each of them", environment.PEER_SECRET)
+            key = hashlib.sha256((known or secrets.token_hex(32)).encode()).digest()
+            return hashlib.blake2b(self._settings.job.encode(), key=key).hexdigest()
 
     async def _end_process(self) -> None:
         if self._process is not None and self._process.returncode is None:

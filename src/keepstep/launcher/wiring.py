@@ -8,10 +8,12 @@ import signal
 import sys
 from collections.abc import Mapping, Sequence
 
-from keepstep.adapters.local.door import check_address, new_session, read_token
+from keepstep import logs
+from keepstep.adapters.server_link.address import FORMS, parse_addresses
+from keepstep.adapters.server_link.credentials import Credentials, new_session
+from keepstep.adapters.server_link.errors import ServerRefused
 from keepstep.core.ids import JobId, NodeId
 from keepstep.launcher.agent import Agent
-from keepstep.launcher.link import ServerRefused
 from keepstep.launcher.process import die_with_parent
 from keepstep.launcher.settings import Settings
 from keepstep.wire import environment
@@ -24,21 +26,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     if options.die_with_parent:
         die_with_parent(os.getppid())
-    logging.basicConfig(
-        level=logging.WARNING if options.quiet else logging.INFO,
-        format=f"[keepstep {options.node}] %(message)s",
-        stream=sys.stderr,
-    )
     try:
+        logs.configure(
+            text=f"[keepstep {options.node}] %(message)s", level=logging.WARNING if options.quiet else logging.INFO
+        )
         settings = read_settings(options, os.environ)
     except ValueError as error:
         print(f"keepstep launcher: {error}", file=sys.stderr)
         return 2
-    return asyncio.run(_run(settings))
+    with logs.about(job=settings.job, node=settings.node, session=settings.session):
+        return asyncio.run(_run(settings))
 
 
 async def _run(settings: Settings) -> int:
-    agent = Agent(settings, lambda: read_token(settings.state_dir, os.environ))
+    agent = Agent(settings, Credentials.of(settings.state_dir, os.environ))
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, agent.stop, number.name)
@@ -54,7 +55,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m keepstep.launcher",
         description="Runs the ranks of one job on one node, as the server orders. Started by `keepstep run`.",
     )
-    parser.add_argument("--server", required=True, help="unix:/path/to/socket or tcp:host:port")
+    parser.add_argument("--server", required=True, help=f"{FORMS}; several for replicas")
     parser.add_argument("--job", required=True)
     parser.add_argument("--node", required=True, help="name of this node, the same after a restart")
     parser.add_argument("--nproc-per-node", type=int, required=True, help="ranks, and devices, of this node")
@@ -85,6 +86,7 @@ def _parser() -> argparse.ArgumentParser:
         "--preload", default="", help="comma-separated modules that the warm interpreter imports as well"
     )
     parser.add_argument("--cold-start", action="store_true", help="start every rank in a fresh interpreter")
+    parser.add_argument("--label", action="append", default=[], help="NAME=VALUE; what the job is")
     parser.add_argument("--run", default="", help="names one start of the job; a new one starts an ended job again")
     parser.add_argument("--spare", action="store_true", help="this node stands by until another is lost")
     parser.add_argument("--quiet", action="store_true", help="ranks print into their log files only")
@@ -102,7 +104,7 @@ def read_settings(options: argparse.Namespace, environ: Mapping[str, str]) -> Se
         raise ValueError(f"there is no script {argv[0]!r} here ({os.getcwd()})")
     if options.nproc_per_node < 1:
         raise ValueError(f"--nproc-per-node is {options.nproc_per_node}; at least one rank is needed")
-    check_address(options.server, "--server")
+    parse_addresses(options.server, "--server")
     max_nodes = options.max_nodes if options.max_nodes is not None else options.min_nodes
     if not 1 <= options.min_nodes <= max_nodes:
         raise ValueError(
@@ -133,6 +135,7 @@ def read_settings(options: argparse.Namespace, environ: Mapping[str, str]) -> Se
         address=options.address,
         capacity_wait_s=options.capacity_wait_s,
         lease_s=options.lease_s,
+        labels=dict(text.split("=", 1) for text in options.label if "=" in text),
         preload=tuple(name for name in options.preload.split(",") if name),
         cold_start=options.cold_start,
         run=options.run,

@@ -14,7 +14,6 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from keepstep.adapters.ipmi import IpmiBmc
 from keepstep.core.ids import NodeId
 from keepstep.ports import Bmc
 
@@ -79,6 +78,8 @@ def open_bmc(path: Path, name: NodeId, entry: BmcEntry) -> Bmc:
             raise ValueError(f"{where}: cannot read the password in {secret}: {error}") from error
     try:
         if entry.protocol == "ipmi":
+            from keepstep.adapters.ipmi import IpmiBmc  # its readers are many, and few sites have any
+
             return IpmiBmc(entry.address, entry.user, password)
         return _redfish(path, entry, password)
     except ValueError as error:

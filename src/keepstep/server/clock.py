@@ -15,5 +15,9 @@ class ServerClock:
         self._wall_s = max(time.time(), not_before_s)
         self._boot_s = time.clock_gettime(time.CLOCK_BOOTTIME)
 
+    def advance_to(self, at_s: float) -> None:
+        """From now on not behind ``at_s``: another server, whose clock is ahead, wrote that time into the journal."""
+        self._wall_s += max(0.0, at_s - self.now_s())
+
     def now_s(self) -> float:
         return self._wall_s + (time.clock_gettime(time.CLOCK_BOOTTIME) - self._boot_s)

@@ -5,11 +5,13 @@ A client that breaks the protocol is cut off; nothing it sends can reach the loo
 
 import asyncio
 import logging
-from typing import Protocol
+from typing import Protocol, cast
 
 import msgspec
 
-from keepstep.wire.messages import MAX_FRAME_BYTES, Hello, Message, Refused, decode, encode
+from keepstep.adapters.server_link.sockets import watch_closely
+from keepstep.adapters.server_link.tls import peer_serial
+from keepstep.wire.messages import MAX_FRAME_BYTES, Ack, Enrol, Hello, Message, Refused, Welcome, decode, encode
 
 log = logging.getLogger("keepstep.server")
 
@@ -21,10 +23,16 @@ SEND_BACKLOG_LIMIT_BYTES = 64 * 1024 * 1024
 """A client that does not read this much is cut off; what it misses is sent again when it comes back."""
 
 
+LEASE_S = 10.0
+"""The kernel finds a client whose host is gone within half of it."""
+
+
 class Hub(Protocol):
     """What a connection belongs to."""
 
     def accept(self, connection: "Connection", hello: Hello) -> Message: ...
+
+    def enrol(self, connection: "Connection", message: Enrol) -> None: ...
 
     def received(self, connection: "Connection", message: Message) -> None: ...
 
@@ -36,56 +44,89 @@ class Connection(asyncio.Protocol):
 
     def __init__(self, hub: Hub) -> None:
         self._hub = hub
-        self._buffer = bytearray()
+        self._rest = bytearray()
+        """The beginning of a frame that is not complete yet."""
+        self._rest_until = 0
+        """How long it must be before it is worth looking at."""
         self._transport: asyncio.Transport | None = None
         self._hello_deadline: asyncio.TimerHandle | None = None
+        self._has_enrolled = False
         self.hello: Hello | None = None
+        self.peer = "(this machine)"
+        """Where the client is, for people."""
+        self.encrypted = False
+        self.peer_serial: str | None = None
+        """Of the client certificate that TLS has verified, as adapters.pki spells it; None without one."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = transport = cast("asyncio.Transport", transport)  # uvloop's are no subclass of it
+        watch_closely(transport.get_extra_info("socket"), LEASE_S)
+        address = transport.get_extra_info("peername")
+        if isinstance(address, tuple):
+            self.peer = f"{address[0]}:{address[1]}"
+        self.encrypted = transport.get_extra_info("ssl_object") is not None
+        self.peer_serial = peer_serial(transport.get_extra_info("peercert"))
         self._hello_deadline = asyncio.get_running_loop().call_later(
             HELLO_WAIT_S, self.drop, f"it did not say Hello within {HELLO_WAIT_S:.0f} s"
         )
 
     def data_received(self, data: bytes) -> None:
-        self._buffer += data
-        while self._transport is not None and (body := self._next_frame()) is not None:
+        if self._rest:
+            self._rest += data
+            if len(self._rest) < self._rest_until:
+                return
+            data = bytes(self._rest)
+            self._rest.clear()
+        at = 0
+        while self._transport is not None and (end := self._frame_end(data, at)):
             try:
-                self._take(decode(body))
+                self._take(decode(data[at + 4 : end]))
             except msgspec.DecodeError as error:
                 self.drop(f"cannot read its message: {error}")
+            at = end
+        if self._transport is not None:
+            self._rest += data[at:]
 
-    def _next_frame(self) -> bytes | None:
-        if len(self._buffer) < 4:
-            return None
-        size = int.from_bytes(self._buffer[:4], "big")
+    def _frame_end(self, data: bytes, at: int) -> int:
+        """Where the frame that begins at ``at`` ends; 0 where it is not complete, or too large to be wanted."""
+        left = len(data) - at
+        if left < 4:
+            self._rest_until = 4
+            return 0
+        size = int.from_bytes(data[at : at + 4], "big")
         limit = MAX_FRAME_BYTES if self.hello else HELLO_FRAME_LIMIT_BYTES
         if size > limit:
             self.drop(f"it announced a frame of {size} bytes; at most {limit} are taken here")
-            return None
-        if len(self._buffer) < 4 + size:
-            return None
-        body = bytes(self._buffer[4 : 4 + size])
-        del self._buffer[: 4 + size]
-        return body
+            return 0
+        self._rest_until = 4 + size
+        return at + 4 + size if left >= 4 + size else 0
 
     def _take(self, message: Message) -> None:
-        if self.hello is not None:
+        if self.hello is not None and isinstance(message, Ack):
+            self.send(Ack(number=0))
+        elif self.hello is not None:
             self._hub.received(self, message)
-            return
-        if not isinstance(message, Hello):
+        elif isinstance(message, Hello):
+            self._begin(message)
+        elif isinstance(message, Enrol) and not self._has_enrolled:
+            self._has_enrolled = True
+            self._hub.enrol(self, message)
+        else:
             self.drop("its first message was not Hello")
-            return
+
+    def _begin(self, hello: Hello) -> None:
         if self._hello_deadline is not None:
             self._hello_deadline.cancel()
-        answer = self._hub.accept(self, message)
-        if isinstance(answer, Refused):
+        answer = self._hub.accept(self, hello)
+        if isinstance(answer, Welcome):
+            self.hello = hello
             self.send(answer)
-            self.drop(answer.reason)
             return
-        self.hello = message
         self.send(answer)
+        if isinstance(answer, Refused):
+            self.drop(answer.reason)
+        else:
+            self.close()
 
     def send(self, message: Message) -> None:
         """Queue a message; says nothing about arrival."""
@@ -105,7 +146,7 @@ class Connection(asyncio.Protocol):
         else:
             self._transport.abort()
         self._transport = None
-        self._buffer.clear()
+        self._rest.clear()
 
     def close(self) -> None:
         """End the conversation in good order."""

@@ -1,5 +1,8 @@
 """The read side of faults and nodes. Beside ``queries``, which has the list of questions; must not change anything."""
 
+from collections.abc import Collection
+from functools import partial
+
 import msgspec
 
 from keepstep.core import silence
@@ -7,12 +10,27 @@ from keepstep.core.fault import Fault, FaultState
 from keepstep.core.ids import FaultId, NodeId
 from keepstep.server import fault_views as views
 from keepstep.server.desk import Desk, UnknownSubject, action_view
+from keepstep.server.paging import LIMIT_MAX, Closed, page, page_of_all
 
 
-def faults(desk: Desk, closed: bool = False) -> views.Faults:
-    """Open ones, newest last; ``closed`` includes those that are over or that a wider one explains."""
-    found = [x for x in desk.world.faults.values() if closed or x.state is FaultState.OPEN]
-    return views.Faults(faults=tuple(map(_view, found)))
+def faults(desk: Desk, closed: bool = False, q: str = "", cursor: str = "", limit: int = LIMIT_MAX) -> views.Faults:
+    """Open ones; ``closed`` includes those that are over or that a wider one explains. ``q``: part of id or resource."""
+    wanted = (FaultState.OPEN, FaultState.GROUPED) if closed else (FaultState.OPEN,)
+    fitting = [x for x in reversed(desk.world.faults.values()) if x.state in wanted and _fits(x, q)]
+    over = Closed(kind="fault", where={"q": q} if q else {}) if closed else None
+    found = page_of_all(
+        [partial(_view, item) for item in fitting],
+        desk.archive, over, lambda record: partial(_over, desk, record.id), cursor=cursor, limit=limit,
+    )  # fmt: skip
+    return views.Faults(faults=tuple(make() for make in found.items), next=found.next, total=found.total)
+
+
+def _fits(item: Fault, q: str) -> bool:
+    return not q or q.lower() in f"{item.id} {item.resource}".lower()
+
+
+def _over(desk: Desk, id: str) -> views.FaultView:
+    return fault(desk, id).fault
 
 
 def fault(desk: Desk, id: str) -> views.FaultReport:
@@ -64,9 +82,19 @@ def _view(item: Fault) -> views.FaultView:
     )
 
 
-def nodes(desk: Desk) -> views.Nodes:
-    """Every node that an agent or a launcher ever spoke for."""
-    return views.Nodes(nodes=tuple(_node(desk, node) for node in desk.world.by_node))
+def nodes(desk: Desk, q: str = "", cursor: str = "", limit: int = LIMIT_MAX) -> views.Nodes:
+    """Every node that an agent or a launcher ever spoke for. ``q``: part of the name."""
+    known: Collection[NodeId] = desk.world.by_node
+    if q:
+        known = [node for node in known if q.lower() in node.lower()]
+    found = page(known, len(known), cursor, limit)
+    return views.Nodes(nodes=tuple(_node(desk, node) for node in found.items), next=found.next, total=found.total)
+
+
+def node(desk: Desk, node: str) -> views.NodeView:
+    if NodeId(node) not in desk.world.by_node:
+        raise UnknownSubject(f"there is no node {node!r}; see `keepstep nodes`")
+    return _node(desk, NodeId(node))
 
 
 def _node(desk: Desk, node: NodeId) -> views.NodeView:

@@ -34,7 +34,11 @@ class FaultView(Struct, frozen=True, kw_only=True):
 
 
 class Faults(Struct, frozen=True, kw_only=True):
+    """Newest first: open ones, then those that are over, by the time of their end."""
+
     faults: tuple[FaultView, ...]
+    next: str = ""
+    total: int = 0
 
 
 class FaultReport(Struct, frozen=True, kw_only=True):
@@ -67,3 +71,5 @@ class NodeView(Struct, frozen=True, kw_only=True):
 
 class Nodes(Struct, frozen=True, kw_only=True):
     nodes: tuple[NodeView, ...]
+    next: str = ""
+    total: int = 0

@@ -1,20 +1,16 @@
-"""Records and reports of what a decision ended. Pure reading of the books; owns what is worth keeping of what is over."""
+"""What a decision ended, as a record and a report, for the archive. Pure reading of the books."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 import msgspec
 
 from keepstep.core.decision import Close, CloseFault, Decision, MoveJob
-from keepstep.core.fault import Fault
-from keepstep.core.ids import NodeId, ResourceId, node_of
-from keepstep.core.incident import Attempt, Incident, IncidentState
-from keepstep.core.intents import RankPlace
-from keepstep.core.job import TERMINAL, Job
-from keepstep.core.world import World
+from keepstep.core.job import TERMINAL
 from keepstep.review.records import FaultRecord, IncidentRecord, JobRecord
 from keepstep.server.desk import Desk
 from keepstep.server.fault_queries import fault_report
 from keepstep.server.queries import incident_report, job_view
+from keepstep.server.records import fault_record, incident_record, job_record
 
 Finished = tuple[IncidentRecord | JobRecord | FaultRecord, bytes]
 
@@ -36,126 +32,3 @@ def finished(desk: Desk, decision: Decision) -> Iterator[Finished]:
                 yield fault_record(world, fault), _encode(fault_report(desk, fault))
             case _:
                 pass
-
-
-def incident_record(world: World, incident: Incident) -> IncidentRecord:
-    job = world.jobs[incident.job]
-    diagnosed = [a for a in incident.attempts if a.diagnosis is not None]
-    started = [a for a in incident.attempts if a.new_generation]
-    diagnosis = diagnosed[-1].diagnosis if diagnosed else None
-    suspects = tuple(dict.fromkeys(r for a in diagnosed if a.diagnosis is not None for r in a.diagnosis.resources))
-    nodes = dict.fromkeys(node_of(r) for r in suspects) | dict.fromkeys(_lost(diagnosed))
-    fault = world.faults.get(diagnosis.fault) if diagnosis is not None and diagnosis.fault is not None else None
-    restore = started[-1].restore if started else None
-    closed_s = incident.closed_s if incident.closed_s is not None else incident.entered_s
-    down_s = incident.downtime_s if incident.state is IncidentState.RECOVERED else closed_s - incident.opened_s
-    return IncidentRecord(
-        id=incident.id,
-        job=incident.job,
-        tenant=job.spec.tenant,
-        kind=incident.kind,
-        state=incident.state.value,
-        cause=diagnosis.cause.value if diagnosis is not None else "undiagnosed",
-        failure_class=fault.nature.failure_class if fault is not None else "",
-        confidence=diagnosis.confidence if diagnosis is not None else 0.0,
-        summary=diagnosis.summary if diagnosis is not None else "",
-        fault=fault.id if fault is not None else "",
-        resources=suspects,
-        nodes=tuple(nodes),
-        racks=_racks(world, nodes),
-        serials=tuple(_of_devices(world, suspects, "serial")),
-        device_models=tuple(_of_devices(world, suspects, "model")),
-        labels=dict(job.spec.labels),
-        ranks=incident.ranks,
-        opened_s=incident.opened_s,
-        closed_s=closed_s,
-        downtime_s=0.0 if incident.state is IncidentState.NO_FAULT else down_s,
-        stage_s=dict(incident.stage_s),
-        step_before=incident.step_before,
-        restored_step=restore.step if restore is not None else None,
-        restored_from=restore.tier if restore is not None else "",
-        lost_steps=incident.lost_steps,
-        redone_s=incident.lost_steps * (incident.step_time_before_s or 0.0),
-        checkpoint_age_s=incident.opened_s - incident.checkpoint_s if incident.checkpoint_s is not None else None,
-        attempts=len(started),
-        approvals=incident.grants,
-        replaced=tuple(_lost(diagnosed)),
-        verdict=incident.verdict,
-    )
-
-
-def job_record(world: World, job: Job, now_s: float) -> JobRecord:
-    """Also of a job that runs: then as of now."""
-    faults = [i for i in world.incidents.values() if i.job == job.id and i.kind == "fault"]
-    devices = [ResourceId(f"device/{node}/{p.slot}") for node, places in _places(job) for p in places]
-    return JobRecord(
-        id=job.id,
-        tenant=job.spec.tenant,
-        state=job.state.value,
-        labels=dict(job.spec.labels),
-        ranks=job.placement.world_size if job.placement is not None else 0,
-        nodes=len(job.placement.nodes) if job.placement is not None else 0,
-        device_models=tuple(_of_devices(world, devices, "model")),
-        submitted_s=job.submitted_s,
-        running_since_s=job.running_since_s,
-        finished_s=job.finished_s,
-        step=job.step,
-        step_time_s=job.step_time_s,
-        downtime_s=sum(_downtime_s(i, now_s) for i in faults),
-        redone_s=sum(i.lost_steps * (i.step_time_before_s or 0.0) for i in faults),
-        faults=len(faults),
-        exit_code=job.exit_code,
-        message=job.message,
-    )
-
-
-def fault_record(world: World, fault: Fault) -> FaultRecord:
-    device = world.slots.get((fault.node, fault.part)) if fault.node is not None else None
-    known = world.resources.get(device) if device is not None else None
-    return FaultRecord(
-        id=fault.id,
-        resource=fault.resource,
-        node=fault.node or "",
-        part=fault.part,
-        cause=fault.nature.cause.value,
-        failure_class=fault.nature.failure_class,
-        scope=fault.nature.scope.value,
-        verdict=fault.nature.verdict.value,
-        opened_s=fault.opened_s,
-        closed_s=fault.closed_s or fault.last_s,
-        outcome=fault.outcome,
-        count=fault.count,
-        serial=known.serial if known is not None else "",
-        device_model=known.model if known is not None else "",
-        rack=world.domains.get(fault.node, {}).get("rack", "") if fault.node is not None else "",
-        incidents=tuple(fault.incidents),
-        isolated=tuple(fault.held),
-    )
-
-
-def _downtime_s(incident: Incident, now_s: float) -> float:
-    match incident.state:
-        case IncidentState.NO_FAULT:
-            return 0.0
-        case IncidentState.RECOVERED:
-            return incident.downtime_s
-        case _:
-            return max(0.0, (incident.closed_s if incident.closed_s is not None else now_s) - incident.opened_s)
-
-
-def _places(job: Job) -> Iterable[tuple[NodeId, Iterable[RankPlace]]]:
-    return job.placement.nodes.items() if job.placement is not None else ()
-
-
-def _lost(attempts: list[Attempt]) -> dict[NodeId, None]:
-    return dict.fromkeys(node for a in attempts if a.diagnosis is not None for node in a.diagnosis.lost_nodes)
-
-
-def _racks(world: World, nodes: Iterable[NodeId]) -> tuple[str, ...]:
-    found = (world.domains.get(node, {}).get("rack", "") for node in nodes)
-    return tuple(dict.fromkeys(rack for rack in found if rack))
-
-
-def _of_devices(world: World, resources: Iterable[ResourceId], what: str) -> dict[str, None]:
-    known = (world.resources.get(r) for r in resources if r.startswith("device/"))
-    return dict.fromkeys(value for item in known if item is not None and (value := getattr(item, what)))

@@ -4,10 +4,11 @@ A projection, filled entry by entry, by the live server and by a reader of a jou
 decisions are made from.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from keepstep.adapters.memory.archive import MemoryArchive
-from keepstep.core.decision import Decision, Entry, JoinFault, Open, OpenFault
+from keepstep.core.decision import Decision, Entry, JoinFault, Open, OpenFault, Retire
 from keepstep.core.engine import replay as core_replay
 from keepstep.core.facts import Answered, Failed, NodeJoined, Outcome
 from keepstep.core.ids import IncidentId, JobId, NodeId, Session
@@ -15,7 +16,12 @@ from keepstep.core.intents import Intent
 from keepstep.core.preemptions import Ledger
 from keepstep.core.world import World
 from keepstep.ports import Archive
+from keepstep.review.records import FaultRecord, IncidentRecord, JobRecord
 from keepstep.server.registry import Registry
+from keepstep.server.tallies import Tallies
+
+STEPS_KEPT = 256
+"""Of a resource, which never leaves: the newest."""
 
 
 @dataclass
@@ -54,6 +60,8 @@ class History:
     """Launcher sessions of a node, oldest first; only the last one may speak for it."""
     processes: dict[Session, tuple[str, int, int]] = field(default_factory=dict)
     """Launcher session -> (boot id, pid, start time of the process)."""
+    faults: dict[str, int] = field(default_factory=dict)
+    """Job -> incidents of it so far; its starts are none."""
     ledger: Ledger = field(default_factory=Ledger)
     last_s: float = 0.0
 
@@ -79,6 +87,11 @@ class History:
         numbers = range(decision.first_order, decision.first_order + len(decision.intents))
         for number, intent in zip(numbers, decision.intents, strict=True):
             self.orders[number] = OrderRecord(number, intent, entry.at_s)
+        for change in decision.changes:
+            if isinstance(change, Open) and change.kind == "fault":
+                self.faults[change.job] = self.faults.get(change.job, 0) + 1
+            elif isinstance(change, Retire):
+                self._forget(change)
         step = Step(entry.seq, entry.at_s, decision.stage, decision.reason, tuple(numbers))
         subjects = {decision.subject: None} | {
             c.incident if isinstance(c, Open) else c.fault: None
@@ -86,7 +99,27 @@ class History:
             if isinstance(c, Open | OpenFault | JoinFault)
         }
         for subject in subjects:
-            self.steps.setdefault(subject, []).append(step)
+            steps = self.steps.setdefault(subject, [])
+            steps.append(step)
+            if len(steps) > STEPS_KEPT and "/" in subject:
+                self._drop(steps[: -STEPS_KEPT // 2])
+                del steps[: -STEPS_KEPT // 2]
+
+    def _forget(self, change: Retire) -> None:
+        """What left the World is in the archive with all its steps and orders."""
+        for subject in (*change.incidents, *change.faults, *change.jobs):
+            self._drop(self.steps.pop(subject, ()))
+        for job in change.jobs:
+            self.faults.pop(job, None)
+        gone = dict.fromkeys(change.jobs)
+        for key in [key for key in self.sessions if key[0] in gone] if gone else ():
+            for session in self.sessions.pop(key):
+                self.processes.pop(session, None)
+
+    def _drop(self, steps: Iterable[Step]) -> None:
+        for step in steps:
+            for number in step.orders:
+                self.orders.pop(number, None)
 
     def of_incident(self, incident: IncidentId) -> list[Step]:
         return self.steps.get(incident, [])
@@ -100,6 +133,11 @@ class Books:
     history: History = field(default_factory=History)
     registry: Registry = field(default_factory=Registry)
     archive: Archive = field(default_factory=MemoryArchive)
+    tallies: Tallies = field(default_factory=Tallies)
+    hash: str = ""
+    """Of the newest entry, hex."""
+    unfiled: list[tuple[IncidentRecord | JobRecord | FaultRecord, bytes]] = field(default_factory=list)
+    """What is over, and perhaps not in the archive yet."""
 
     def enter(self, entry: Entry) -> None:
         """Take one entry that is in the journal: a fact is folded, a decision applied, nothing is decided again."""
@@ -108,5 +146,7 @@ class Books:
 
     def note(self, entry: Entry) -> None:
         """Take an entry whose record the World has folded already."""
+        self.hash = entry.hash
         self.history.note(entry)
         self.registry.note(entry.record, entry.at_s)
+        self.tallies.note(self.world, entry)

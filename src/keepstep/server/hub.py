@@ -5,37 +5,41 @@ disk. Orders are delivered at least once: when they are decided, and again whene
 """
 
 import asyncio
-import hmac
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from typing import TYPE_CHECKING
 
-import msgspec
-
-from keepstep.core.access import OWNER, Action, Principal, refusal
-from keepstep.core.facts import Fact
-from keepstep.core.ids import JobId, Session
+from keepstep.core.access import Principal
+from keepstep.core.decision import Entry
+from keepstep.core.facts import CertificateRevoked, Fact, TokenRevoked
+from keepstep.core.ids import JobId, NodeId, Session
 from keepstep.core.intents import Order
 from keepstep.core.job import TERMINAL
 from keepstep.core.vitals import RankSample
-from keepstep.ports import Clock, Engine, JournalUnavailable
+from keepstep.ports import Clock, Deposed, Engine, JournalUnavailable
+from keepstep.server.admission import foreign_job, in_its_name, objection, unfit_session
+from keepstep.server.answering import ASIDE, answer_aside, answer_to, answered, outcome_of
+from keepstep.server.authentication import Authentication, refusal_to_forward
 from keepstep.server.connection import Connection
-from keepstep.server.desk import Desk, UnknownSubject
+from keepstep.server.desk import Desk
 from keepstep.server.local_orders import is_local, session_of
 from keepstep.server.loop import ControlLoop, Received
-from keepstep.server.queries import answer
-from keepstep.server.requests import Forbidden
-from keepstep.server.site import Bulletin
+from keepstep.server.site import Bulletin, NoLeader
 from keepstep.server.views import Leaving
+from keepstep.server.vitals_view import BEATS, pack
 from keepstep.wire.messages import (
     PROTOCOL,
     Ack,
     Act,
     Beat,
     Command,
+    Enrol,
     Health,
     Hello,
     JobEnded,
     Message,
+    NotLeader,
     Query,
     Refused,
     Reply,
@@ -45,18 +49,20 @@ from keepstep.wire.messages import (
 )
 from keepstep.wire.requests import Accepted, Request
 
+if TYPE_CHECKING:  # it needs the library that only servers with certificates have
+    from keepstep.server.enrolment import Enrolment
+
 log = logging.getLogger("keepstep.server")
 
 JOURNAL_RETRY_S = 0.5
-ROLES = ("launcher", "agent", "front", "tool")
 
 
 class Hub:
     """Meets connection.Hub. ``identity`` names this life of the server."""
 
-    def __init__(self, loop: ControlLoop, token: str, identity: str, clock: Clock) -> None:
+    def __init__(self, loop: ControlLoop, authentication: Authentication, identity: str, clock: Clock) -> None:
         self._loop = loop
-        self._token = token
+        self._authentication = authentication
         self.identity = identity
         self._clock = clock
         self._own = Session(f"server-{identity}")
@@ -68,14 +74,20 @@ class Hub:
         self._local: Engine | None = None
         self._superseded_s: dict[Connection, float] = {}
         self._principals: dict[Connection, Principal] = {}
-        self._waiting: dict[Session, asyncio.Future[int]] = {}
+        self._waiting: dict[Session, list[asyncio.Future[int]]] = {}
         """Request -> whoever waits until it is in the journal."""
         self.bulletin = Bulletin()
+        self.kept: Callable[[Sequence[Entry]], None] = lambda entries: None
+        """Told of entries once they are in the journal, before anybody outside is."""
+        self.deposed: Callable[[Deposed], None]
+        """Told once, when another server leads; from then on this hub does nothing more."""
         self.last_client_s = clock.now_s()
         self._tasks: set[asyncio.Task[None]] = set()
         self.act: Callable[[Request, Principal, str], Awaitable[Accepted]]
         """How a request is taken; see server.leading."""
         self.refused: Callable[[str, str, str], None] = lambda who, what, why: None
+        self.enrolment: Enrolment | None = None
+        """Where there is a certificate authority."""
         self.on_leave: Callable[[], None] | None = None
         """Ends an embedded server; None for one that was started to stay."""
 
@@ -92,6 +104,9 @@ class Hub:
                 handle.cancel()
         for connection in list(self._connections):
             connection.close()
+        for waiting in [future for several in self._waiting.values() for future in several if not future.done()]:
+            waiting.set_exception(NoLeader("this server stopped leading before it was kept; ask again"))
+        self._waiting.clear()
 
     @property
     def idle(self) -> bool:
@@ -106,20 +121,21 @@ class Hub:
                 reason=f"the client speaks protocol {hello.protocol}, this server speaks {PROTOCOL}: use the same "
                 "Keepstep version on both sides, or another --state-dir"
             )
-        principal = self._identify(hello)
-        if principal is None:
-            self.refused("(unknown)", f"Hello as {hello.role}", "wrong token")
-            return Refused(reason="wrong token: use the `token` file of the server's state directory")
-        if hello.role not in ROLES:
-            return Refused(reason=f"unknown role {hello.role!r}; known: {', '.join(ROLES)}")
+        principal = self._authentication.identify(hello, connection)
+        if isinstance(principal, Refused):
+            return self._turned_away(connection, hello, connection.peer, principal.reason)
         if hello.role == "launcher" and None in (hello.job, hello.node, hello.session):
             return Refused(reason="a launcher's Hello names its job, node and session")
         if hello.role == "agent" and None in (hello.node, hello.session):
             return Refused(reason="an agent's Hello names its node and session")
+        why = foreign_job(principal, hello, self._loop.books.world) or self._unfit(hello)
+        if why:
+            return self._turned_away(connection, hello, principal.name, why)
         self._connections[connection] = None
         self._principals[connection] = principal
+        self._loop.meters.connected(hello.role, 1)
         self.last_client_s = self._clock.now_s()
-        if hello.session is not None:
+        if hello.session is not None and hello.role != "tool":
             self._sessions[hello.session] = connection
         asyncio.get_running_loop().call_soon(self._greet, connection, hello)
         return Welcome(
@@ -127,13 +143,48 @@ class Hub:
             server=self.identity,
             acked=self._loop.acked(hello.session) if hello.session else 0,
             term=self._loop.term,
+            certificate_expires_in_s=self._authentication.expires_in_s(connection),
         )
 
-    def _identify(self, hello: Hello) -> Principal | None:
-        """Whoever can read the token file of the state directory owns it; else the token must have been issued."""
-        if hmac.compare_digest(hello.token.encode(), self._token.encode()):
-            return msgspec.structs.replace(OWNER, name=hello.user or OWNER.name)
-        return self._loop.books.registry.of_token(hello.token, self._clock.now_s())
+    def _turned_away(self, connection: Connection, hello: Hello, who: str, why: str) -> Refused:
+        self.refused(who, f"Hello as {hello.role}", why)
+        return Refused(reason=why)
+
+    def _unfit(self, hello: Hello) -> str:
+        """Why the session of a Hello is not this client's; empty where it is, or where it is a new one."""
+        if hello.session is None or hello.role == "tool":
+            return ""  # a tool's is nobody's: it reports nothing, and no order goes to it
+        speaking = self._sessions.get(hello.session)
+        other = speaking.hello if speaking is not None else None
+        if other is not None and (other.role, other.job, other.node) != (hello.role, hello.job, hello.node):
+            return "this session is another client's"
+        history = self._loop.books.history
+        if hello.session in history.processes:
+            known = history.sessions.get((hello.job or JobId(""), hello.node or NodeId("")), [])
+            return "" if hello.session in known else "this session is another launcher's"
+        return unfit_session(hello)
+
+    def enrol(self, connection: Connection, message: Enrol) -> None:
+        """Answered once the certificate is in the journal."""
+        self._spawn(self._enrolled(connection, message))
+
+    async def _enrolled(self, connection: Connection, message: Enrol) -> None:
+        if self.enrolment is None:
+            answer: Message = Refused(reason="this server has no certificate authority: it does not listen over TLS")
+        else:
+            try:
+                answer = await self.enrolment.enrol(message, connection)
+            except NoLeader:
+                answer = NotLeader()
+        if isinstance(answer, Refused):
+            known = self._principals.get(connection)
+            self.refused(known.name if known is not None else connection.peer, "Enrol", answer.reason)
+        connection.send(answer)
+
+    def _spawn(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     def _greet(self, connection: Connection, hello: Hello) -> None:
         """After Welcome: what the client has missed."""
@@ -145,12 +196,12 @@ class Hub:
                 return
             if job is None or job.state not in TERMINAL:
                 self._loop.vitals.connected(hello.job, hello.node, hello.session, self._clock.now_s())
-            for order in self._loop.open_orders():
-                if not is_local(order) and session_of(order) == hello.session:
-                    connection.send(Command(order=order, term=self._loop.term))
         if hello.role == "agent":
             assert hello.node is not None and hello.session is not None
             self._loop.vitals.agent_connected(hello.node, hello.session, self._clock.now_s())
+        if hello.session is not None and self._sessions.get(hello.session) is connection:
+            for order in self._loop.open_orders_for(hello.session):
+                connection.send(Command(order=order, term=self._loop.term))
         if job is not None and job.state in TERMINAL and (not hello.run or hello.run in job.runs):
             self._tell_end(job.id, [connection])
 
@@ -160,10 +211,12 @@ class Hub:
                 self._report(connection, message)
             case Beat():
                 self._beat(connection, message)
-            case Health() if connection.hello is not None and connection.hello.node is not None:
-                self._loop.vitals.health[connection.hello.node] = message.report
+            case Health():
+                self._health(connection, message)
+            case Query() if message.what in ASIDE:
+                self._spawn(self._answered_aside(connection, message, self._principals[connection]))
             case Query():
-                connection.send(self._answer(message))
+                connection.send(self._answer(connection, message))
             case Act():
                 self._act(connection, message)
             case _:
@@ -175,6 +228,8 @@ class Hub:
         self._principals.pop(connection, None)
         self.last_client_s = self._clock.now_s()
         hello = connection.hello
+        if hello is not None:
+            self._loop.meters.connected(hello.role, -1)
         if hello is None or hello.session is None or self._sessions.get(hello.session) is not connection:
             return
         del self._sessions[hello.session]
@@ -184,7 +239,7 @@ class Hub:
             job = self._loop.books.world.jobs.get(hello.job)
             launcher = job.launchers.get(hello.node) if job else None
             if launcher is not None and launcher.session == hello.session and launcher.left:
-                self._loop.vitals.nodes.pop((hello.job, hello.node), None)  # it said goodbye; this is not silence
+                self._loop.vitals.left(hello.job, hello.node)
             else:
                 self._loop.vitals.disconnected(hello.job, hello.node, hello.session)
 
@@ -196,7 +251,16 @@ class Hub:
         if hello.session is None:
             connection.drop("it reports without a session in its Hello")
             return
-        self._loop.receive(Received(report.fact, hello.session, report.number))
+        principal = self._principals[connection]
+        why = objection(principal, hello, report.fact, self._loop.books.world)
+        if why:
+            self.refused(principal.name, f"report of {type(report.fact).__name__} as {hello.role}", why)
+            connection.drop(why)
+            return
+        if hello.role == "agent" and hello.node is not None:
+            # A word is as good as a beat: an agent that was thought silent is ordered about what it tells here.
+            self._loop.vitals.agent_heard(hello.node, hello.session, self._clock.now_s())
+        self._loop.receive(Received(in_its_name(principal, report.fact), hello.session, report.number))
         self._wake_up()
 
     def _beat(self, connection: Connection, beat: Beat) -> None:
@@ -233,6 +297,12 @@ class Hub:
         )
         vitals.beat(hello.job, hello.node, self._clock.now_s(), beat.generation, samples)
 
+    def _health(self, connection: Connection, health: Health) -> None:
+        """Only an agent has one to tell."""
+        hello = connection.hello
+        if hello is not None and hello.role == "agent" and hello.node is not None:
+            self._loop.vitals.health[hello.node] = health.report
+
     def _supersede(self, connection: Connection, generation: int) -> None:
         """At most once a second per connection."""
         now_s = self._clock.now_s()
@@ -240,14 +310,16 @@ class Hub:
             self._superseded_s[connection] = now_s
             connection.send(Superseded(generation=generation))
 
-    def _answer(self, query: Query) -> Reply:
+    def _answer(self, connection: Connection, query: Query) -> Reply:
+        asker = self._principals[connection]
         if query.what == "leave":
-            return Reply(ok=True, body=msgspec.Raw(msgspec.msgpack.encode(self._leaving())))
-        try:
-            view = answer(self.desk(), query.what, query.args)
-        except (UnknownSubject, ValueError) as error:
-            return Reply(ok=False, error=str(error))
-        return Reply(ok=True, body=msgspec.Raw(msgspec.msgpack.encode(view)))
+            return answered(self._leaving())
+        if query.what == BEATS and not refusal_to_forward(asker):
+            return answered(pack(self._loop.vitals))
+        return answer_to(query, self.desk(), asker, self.refused)
+
+    async def _answered_aside(self, connection: Connection, query: Query, asker: Principal) -> None:
+        connection.send(await answer_aside(query, self.desk, asker, self.refused))
 
     def _leaving(self) -> Leaving:
         """The last client of an embedded server sees it off, so that nothing is left behind."""
@@ -259,35 +331,23 @@ class Hub:
 
     def desk(self) -> Desk:
         """Everything that a question may look at, as of now."""
-        return Desk(self._loop.books, self._loop.vitals, self._clock.now_s())
+        return Desk(self._loop.books, self._loop.vitals, self._clock.now_s(), self._loop.journal)
 
     async def take(self, fact: Fact, session: Session) -> int:
         """One fact of a session of its own, which says nothing else. Returns its entry's number once it is in the journal;
         0 where it was there before."""
         waiting: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        self._waiting[session] = waiting
+        self._waiting.setdefault(session, []).append(waiting)
         self._loop.receive(Received(fact, session, 1))
         self._wake_up()
         return await waiting
 
     def _act(self, connection: Connection, act: Act) -> None:
         """Answers come when they are durable; a client that asks several things gets them in the order of that."""
-        task = asyncio.get_running_loop().create_task(self._acted(connection, act))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._spawn(self._acted(connection, act, self._principals[connection]))
 
-    async def _acted(self, connection: Connection, act: Act) -> None:
-        asker = self._principals[connection]
-        try:
-            if act.by is not None and (why := refusal(asker, Action.FORWARD)):
-                raise Forbidden(why)
-            accepted = await self.act(act.request, act.by or asker, act.key)
-        except (Forbidden, UnknownSubject, ValueError) as error:
-            if isinstance(error, Forbidden):
-                self.refused((act.by or asker).name, type(act.request).__name__, str(error))
-            connection.send(Reply(ok=False, error=str(error), kind=type(error).__name__))
-            return
-        connection.send(Reply(ok=True, body=msgspec.Raw(msgspec.msgpack.encode(accepted))))
+    async def _acted(self, connection: Connection, act: Act, asker: Principal) -> None:
+        connection.send(await outcome_of(act, asker, self.act, self.refused, self._authentication.holds))
 
     def observe(self, *facts: Fact) -> None:
         """Facts of the server itself: what its own orders brought about."""
@@ -305,24 +365,35 @@ class Hub:
     def _work(self) -> None:
         """Fold, decide, keep, deliver. The only place that drives the loop."""
         self._wake = None
+        began_s = time.perf_counter()
         try:
             self._loop.work()
             pause_s = self._loop.pause_s()
+            self._loop.meters.passed(time.perf_counter() - began_s, self._clock.now_s())
         except JournalUnavailable as error:
             log.error("%s; trying again (jobs train on, nothing new is decided)", error)
+            self._loop.meters.journal_failed(str(error))
             pause_s = JOURNAL_RETRY_S
-        finally:
-            self._deliver()
+        except Deposed as error:
+            self.stop()
+            self.deposed(error)
+            return
+        self._deliver()
         if self._tick is not None:
             self._tick.cancel()
         self._tick = asyncio.get_running_loop().call_later(pause_s, self._work)
 
     def _deliver(self) -> None:
         outcome = self._loop.collect()
-        self.bulletin.publish(outcome.kept)
+        if outcome.kept:
+            self.kept(outcome.kept)
+            if any(isinstance(entry.record, TokenRevoked | CertificateRevoked) for entry in outcome.kept):
+                self._expel()
+            self.bulletin.publish(outcome.kept)
         for session, number in outcome.acks.items():
-            if (waiting := self._waiting.pop(session, None)) is not None and not waiting.done():
-                waiting.set_result(outcome.entries.get(session, 0))
+            for waiting in self._waiting.pop(session, ()):
+                if not waiting.done():
+                    waiting.set_result(outcome.entries.get(session, 0))
             if (connection := self._sessions.get(session)) is not None:
                 connection.send(Ack(number=number))
         local: list[Order] = []
@@ -335,6 +406,12 @@ class Hub:
             self._local.submit(local)
         for job in outcome.ended:
             self._tell_end(job, list(self._connections))
+
+    def _expel(self) -> None:
+        """Whoever came in by what was revoked goes at once."""
+        for connection, principal in list(self._principals.items()):
+            if self._authentication.is_revoked(principal):
+                connection.drop(f"{principal.proof} of {principal.name} was revoked", flush=False)
 
     def _tell_end(self, job: JobId, connections: Iterable[Connection]) -> None:
         ended = self._loop.books.world.jobs[job]

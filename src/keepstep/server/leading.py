@@ -13,6 +13,7 @@ from keepstep.ports import Clock, Journal
 from keepstep.server.desk import Desk
 from keepstep.server.hub import Hub
 from keepstep.server.loop import ControlLoop
+from keepstep.server.meters import Meters
 from keepstep.server.refusals import WINDOW_S, Refusals
 from keepstep.server.requests import fact_of
 from keepstep.server.site import Change, KeyReused
@@ -32,6 +33,9 @@ class LeadingSite:
         self._refusals = Refusals()
         self._telling: asyncio.TimerHandle | None = None
         self._asked = 0
+        self._on_the_way: dict[str, Session] = {}
+        """Beginning of a session's name, which is of one asker and one key -> the session whose request is not in the journal
+        yet."""
         hub.act = self.submit
         hub.refused = self.note_refusal
 
@@ -40,6 +44,10 @@ class LeadingSite:
     @property
     def identity(self) -> str:
         return self._hub.identity
+
+    @property
+    def meters(self) -> Meters:
+        return self._loop.meters
 
     def desk(self) -> Desk:
         return Desk(self._loop.books, self._loop.vitals, self._clock.now_s(), self._journal)
@@ -50,7 +58,12 @@ class LeadingSite:
         if self._loop.acked(session):
             return Accepted(entry=0, subject=self._subject(request), repeated=True)
         fact, subject = fact_of(request, by, books, self._clock.now_s())
-        entry = await self._hub.take(fact, session)
+        prefix = session[: session.rindex("-") + 1]
+        self._on_the_way[prefix] = session
+        try:
+            entry = await self._hub.take(fact, session)
+        finally:
+            self._on_the_way.pop(prefix, None)
         return Accepted(entry=entry, subject=subject)
 
     def _session_of(self, request: Request, by: Principal, key: str) -> Session:
@@ -58,10 +71,12 @@ class LeadingSite:
         if not key:
             self._asked += 1
             return Session(f"{_PREFIX}{self.identity}-{self._asked}")
-        asker = hashlib.blake2b(f"{by.name}\0{key}".encode(), digest_size=12).hexdigest()
+        # By the proof besides the name: two people may be called alike.
+        asker = hashlib.blake2b(f"{by.proof}\0{by.name}\0{key}".encode(), digest_size=12).hexdigest()
         what = hashlib.blake2b(msgspec.msgpack.encode(request), digest_size=12).hexdigest()
         session = Session(f"{_PREFIX}{asker}-{what}")
-        other = self._loop.known_session(f"{_PREFIX}{asker}-")
+        prefix = f"{_PREFIX}{asker}-"
+        other = self._on_the_way.get(prefix) or self._loop.known_session(prefix)
         if other is not None and other != session:
             raise KeyReused("this idempotency key was used for another request; take a fresh one")
         return session
@@ -82,9 +97,8 @@ class LeadingSite:
 
     def _tell_refusals(self) -> None:
         self._telling = None
-        due = self._refusals.due(self._clock.now_s())
-        self._hub.observe(*due)
-        if due:
+        self._hub.observe(*self._refusals.due(self._clock.now_s()))
+        if self._refusals.pending:
             self._telling = asyncio.get_running_loop().call_later(WINDOW_S, self._tell_refusals)
 
     def changes(self) -> AsyncIterator[Change]:

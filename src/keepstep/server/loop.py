@@ -5,6 +5,9 @@ hub's; decisions are the core's.
 """
 
 import logging
+import time
+from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from keepstep.core.decision import Decision, Entry, Excuse, Record
@@ -16,10 +19,15 @@ from keepstep.core.intents import Order
 from keepstep.core.job import TERMINAL
 from keepstep.core.policy import Policy
 from keepstep.core.vitals import Vitals
-from keepstep.ports import Clock, Journal
+from keepstep.ports import Clock, Journal, JournalUnavailable
 from keepstep.server.history import Books
-from keepstep.server.replay import file_away
+from keepstep.server.local_orders import is_local, session_of
+from keepstep.server.logs import about_decision
+from keepstep.server.meters import Meters
+from keepstep.server.replay import file_away, finished_by
 
+FACTS_PER_PASS = 128
+"""A pass takes no more of them, so that a fleet that joins at once leaves room for beats and for what is urgent."""
 IDLE_TICK_S = 0.5
 """Between ticks while no job lives: only slow deadlines of resources are left."""
 
@@ -70,13 +78,14 @@ class ControlLoop:
     """
 
     def __init__(self, journal: Journal, books: Books, policy: Policy, clock: Clock) -> None:
-        self._journal = journal
-        self._policy = policy
+        self.journal = journal
+        self.policy = policy
         self._clock = clock
         self._worked_s = clock.now_s()
         self.books = books
         self.vitals = Vitals()
-        self._queue: list[Received] = []
+        self.meters = Meters()
+        self._queue: deque[Received] = deque()
         self._kept = journal.received()
         """Session -> highest report number that is in the journal."""
         self._folded = dict(self._kept)
@@ -84,6 +93,9 @@ class ControlLoop:
         self._batch: Batch | None = None
         self._live = dict.fromkeys(self.books.world.live_jobs)
         self._outcome = Outcome()
+        self._addressed: dict[Session, list[Order]] = {}
+        self._addressed_at = (-1, True)
+        """As of which entry it says who is to be sent what, and whether all of that was durable."""
 
     @property
     def term(self) -> int:
@@ -125,13 +137,12 @@ class ControlLoop:
         self._keep()
         self._batch = batch = Batch(self._clock.now_s())
         self._notice_standstill(batch.at_s)
-        queue, self._queue = self._queue, []
-        for item in queue:
-            self._take(item, batch)
-        for fact in detect(self.vitals, self.books.world, self._policy, batch.at_s):
+        for _ in range(min(len(self._queue), FACTS_PER_PASS)):
+            self._take(self._queue.popleft(), batch)
+        for fact in detect(self.vitals, self.books.world, self.policy, batch.at_s):
             self._fold(fact, batch)
         try:
-            decided = turn(self.books.world, self._policy, batch.at_s)
+            decided = turn(self.books.world, self.policy, batch.at_s)
         except AssertionError:
             self._keep()
             raise
@@ -170,7 +181,7 @@ class ControlLoop:
         batch = self._batch
         if batch is None:
             return
-        entries = self._journal.append(batch.at_s, batch.records, batch.origins) if batch.records else []
+        entries = self._append(batch) if batch.records else []
         self._batch = None
         for entry, origin in zip(entries, batch.origins, strict=True):
             self.books.note(entry)
@@ -180,16 +191,33 @@ class ControlLoop:
             if isinstance(entry.record, Decision):
                 self._let_out(entry.record)
         self._outcome.kept += entries
-        file_away(self.books, entries)
+        self._file(entries)
         self._outcome.acks.update({session: self.acked(session) for session in batch.sessions})
         self._note_ends()
 
+    def _append(self, batch: Batch) -> list[Entry]:
+        began_s = time.perf_counter()
+        entries = self.journal.append(batch.at_s, batch.records, batch.origins)
+        self.meters.journal(time.perf_counter() - began_s, len(entries))
+        return entries
+
+    def _file(self, entries: Sequence[Entry]) -> None:
+        """What is over goes to the archive; where that fails it waits for the next pass, since the journal has it."""
+        for entry in entries:
+            self.books.unfiled += finished_by(self.books, entry)
+        if self.books.unfiled:
+            try:
+                file_away(self.books)
+            except JournalUnavailable as error:
+                log.warning("%s; %d things that are over wait to be filed", error, len(self.books.unfiled))
+
     def _let_out(self, decision: Decision) -> None:
-        log.info("%s %s: %s", decision.stage, decision.subject, decision.reason)
+        told = about_decision(decision, self.books.world)
+        log.info("%s %s: %s", decision.stage, decision.subject, decision.reason, extra=told)
         self._outcome.orders += orders_of(decision)
         for change in decision.changes:
             if isinstance(change, Excuse):
-                excuse(self.vitals, self.books.world.incidents[change.incident].job, self._policy.hang)
+                excuse(self.vitals, self.books.world.incidents[change.incident].job, self.policy.hang)
 
     def _note_ends(self) -> None:
         for job in [job for job in self._live if self.books.world.jobs[job].state in TERMINAL]:
@@ -200,8 +228,10 @@ class ControlLoop:
 
     def pause_s(self) -> float:
         """How long the hub may wait before the next pass when nothing arrives."""
+        if self._queue:
+            return 0.0
         world = self.books.world
-        return waits_s(world, self._policy) if world.live_jobs or world.open_incidents else IDLE_TICK_S
+        return waits_s(world, self.policy) if world.live_jobs or world.open_incidents else IDLE_TICK_S
 
     def collect(self) -> Outcome:
         """What may be sent now."""
@@ -217,6 +247,16 @@ class ControlLoop:
             for pending in self.books.world.orders.values()
             if pending.number < limit
         ]
+
+    def open_orders_for(self, session: Session) -> list[Order]:
+        """Those among ``open_orders`` that its launcher or agent carries out. Cheap also while thousands come back at once."""
+        now = (self.books.world.seq, self._batch is None)
+        if self._addressed_at != now:
+            self._addressed_at, self._addressed = now, {}
+            for order in self.open_orders():
+                if not is_local(order) and (target := session_of(order)) is not None:
+                    self._addressed.setdefault(target, []).append(order)
+        return self._addressed.get(session, [])
 
     def is_present(self, job: JobId, node: NodeId, session: Session) -> bool:
         """Whether this session may speak for the node: it is the newest one, or one that was never seen."""

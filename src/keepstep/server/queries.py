@@ -7,30 +7,102 @@ The same functions answer on a live server and on a journal file that was replay
 import inspect
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import msgspec
 from msgspec import Struct
 
-from keepstep.core.ids import IncidentId, JobId, NodeId
+from keepstep.core.ids import IncidentId, JobId, NodeId, node_of
 from keepstep.core.incident import Attempt, Incident, IncidentState
 from keepstep.core.job import Job, Launcher
 from keepstep.core.vitals import JobVitals, RankSample, common_step, mean_loss
-from keepstep.server import fault_queries, health_queries, precision, views
+from keepstep.review.postmortem import Postmortem
+from keepstep.review.records import IncidentRecord
+from keepstep.server import (
+    access_queries,
+    fault_queries,
+    fleet_queries,
+    health_queries,
+    journal_queries,
+    precision,
+    resource_queries,
+    review_queries,
+    status_queries,
+    views,
+)
 from keepstep.server.desk import Desk, action_view
+from keepstep.server.paging import LIMIT_MAX, Closed, Record, page_of_all
 from keepstep.server.reports import report
 from keepstep.server.whereabouts import whereabouts
+
+UNDIAGNOSED = "undiagnosed"
+"""How a record says what a line leaves empty."""
+
 
 # ---- jobs
 
 
-def jobs(desk: Desk) -> views.Jobs:
-    return views.Jobs(jobs=tuple(job_view(desk, job) for job in desk.world.jobs.values()))
+def jobs(
+    desk: Desk, state: str = "", q: str = "", live: bool | None = None, cursor: str = "", limit: int = LIMIT_MAX
+) -> views.Jobs:
+    """``live``: only those that run, or only those that are over. ``q``: part of the name."""
+    running = [desk.world.jobs[id] for id in reversed(desk.world.live_jobs)] if live is not False else []
+    fitting = [job for job in running if desk.sees(job.id) and _job_fits(job, state, q)]
+    closed = None if live else Closed(kind="job", where=_where(desk, state=state, q=q))
+    found = page_of_all(
+        [partial(job_view, desk, job) for job in fitting],
+        desk.archive, closed, lambda record: partial(_job_over, desk, record.id), cursor=cursor, limit=limit,
+    )  # fmt: skip
+    return views.Jobs(jobs=tuple(make() for make in found.items), next=found.next, total=found.total)
+
+
+def _job_fits(job: Job, state: str, q: str) -> bool:
+    return (not state or job.state.value == state) and q.lower() in job.id.lower()
+
+
+def _where(desk: Desk, **filters: str) -> dict[str, str]:
+    """For the archive: what is set, and whose may be seen."""
+    asked = {name: value for name, value in filters.items() if value}
+    return asked | ({"tenant": ",".join(desk.tenants)} if desk.tenants else {})
+
+
+def _job_over(desk: Desk, id: str) -> views.JobView:
+    kept = desk.archive.get("job", id)
+    if kept is None:
+        raise LookupError(f"the archive lists job {id} and does not have it")
+    return msgspec.msgpack.decode(kept, type=views.JobView)
+
+
+def job(desk: Desk, id: str) -> views.JobView:
+    """From the books while it is known there, else from the archive."""
+    kept = desk.archived("job", id) if JobId(id) not in desk.world.jobs else None
+    if kept is not None:
+        return msgspec.msgpack.decode(kept, type=views.JobView)
+    return job_view(desk, desk.job(id))
+
+
+def checkpoints(desk: Desk, job: str) -> views.Checkpoints:
+    found = desk.job(job)
+    return views.Checkpoints(
+        job=found.id,
+        committed=tuple(
+            views.Commit(step=o.step, generation=o.generation, world_size=o.world_size, key=o.key)
+            for o in reversed(found.committed)
+        ),
+        committed_s=found.committed_s,
+        every_s=found.commit_every_s,
+        failed_saves=found.save_failures,
+        ram_steps={
+            node: tuple(sorted({offer.step for offer in launcher.inventory.ram}, reverse=True))
+            for node, launcher in found.launchers.items()
+            if launcher.inventory is not None and launcher.inventory.ram
+        },
+    )
 
 
 def job_view(desk: Desk, job: Job) -> views.JobView:
     step, loss = _progress(desk, job)
-    faults = [i for i in desk.world.incidents.values() if i.job == job.id and i.kind == "fault"]
     return views.JobView(
         id=job.id,
         state=job.state.value,
@@ -41,13 +113,15 @@ def job_view(desk: Desk, job: Job) -> views.JobView:
         loss=loss,
         checkpoint_step=job.committed_step,
         incident=job.incident,
-        incidents=len(faults),
+        incidents=desk.history.faults.get(job.id, 0),
         submitted_s=job.submitted_s,
         finished_s=job.finished_s,
         exit_code=job.exit_code,
         message=job.message,
         argv=job.spec.argv,
         slower=_slower(job),
+        tenant=job.spec.tenant,
+        labels=dict(job.spec.labels),
     )
 
 
@@ -75,7 +149,7 @@ def _progress(desk: Desk, job: Job) -> tuple[int, float | None]:
 
 def launchers(desk: Desk, job: str) -> views.Launchers:
     """Of a job, for whoever started them on this machine. None are known before the first one joined."""
-    known = desk.world.jobs.get(JobId(job))
+    known = desk.world.jobs.get(JobId(job)) if desk.sees(job) else None
     return views.Launchers(launchers=tuple(map(_launcher_view, known.launchers.values())) if known else ())
 
 
@@ -95,16 +169,99 @@ def _launcher_view(launcher: Launcher) -> views.LauncherView:
 # ---- incidents
 
 
-def incidents(desk: Desk, job: str | None = None, starts: bool = False) -> views.Incidents:
-    """``starts`` includes the first start of each job."""
-    if job is not None:
+class IncidentFilter(Struct, frozen=True, kw_only=True):
+    """All that is said must fit."""
+
+    job: str = ""
+    state: str = ""
+    cause: str = ""
+    node: str = ""
+    q: str = ""
+    """A word of its id, job, summary or resources."""
+    open: bool | None = None
+    """Only those that are open, or only those that are over."""
+    starts: bool = False
+    """Also the first start of each job."""
+    since_s: float = 0.0
+    until_s: float | None = None
+    """Ended in that span, or open and opened before its end."""
+
+    def fits(self, line: views.IncidentLine, nodes: tuple[str, ...]) -> bool:
+        """Whether an open incident fits; of those that are over the archive says it."""
+        words = " ".join((line.id, line.job, line.summary, *line.resources)).lower()
+        return (
+            (self.starts or line.kind == "fault")
+            and self.job in ("", line.job)
+            and self.state in ("", line.state)
+            and self.cause in ("", line.cause)
+            and (not self.node or self.node in nodes)
+            and self.q.lower() in words
+            and (self.until_s is None or line.opened_s < self.until_s)
+        )
+
+
+def incidents(
+    desk: Desk, job: str | None = None, starts: bool = False, cursor: str = "", limit: int = LIMIT_MAX, **filters: Any
+) -> views.Incidents:
+    """``filters`` are the other fields of IncidentFilter."""
+    if job is not None and not desk.archived("job", job):
         desk.job(job)
-    found = [
-        _incident_line(incident)
-        for incident in desk.world.incidents.values()
-        if (job is None or incident.job == job) and (starts or incident.kind == "fault")
-    ]
-    return views.Incidents(incidents=tuple(found))
+    try:
+        chosen = IncidentFilter(job=job or "", starts=starts, **filters)
+    except TypeError as error:
+        raise ValueError(f"question 'incidents': {error}") from None
+    found = page_of_all(
+        _open_lines(desk, chosen), desk.archive, _closed_incidents(desk, chosen), _line_over, cursor=cursor, limit=limit
+    )
+    return views.Incidents(incidents=found.items, next=found.next, total=found.total)
+
+
+def _open_lines(desk: Desk, chosen: IncidentFilter) -> list[views.IncidentLine]:
+    if chosen.open is False:
+        return []
+    world = desk.world
+    seen = [found for id in reversed(world.open_incidents) if desk.sees((found := world.incidents[id]).job)]
+    return [line for found in seen if chosen.fits(line := _incident_line(desk, found), _nodes_of(found))]
+
+
+def _nodes_of(incident: Incident) -> tuple[str, ...]:
+    """Of its suspects, and those that are lost."""
+    diagnosed = [a.diagnosis for a in incident.attempts if a.diagnosis is not None]
+    named = [node_of(r) for d in diagnosed for r in d.resources] + [n for d in diagnosed for n in d.lost_nodes]
+    return tuple(dict.fromkeys(named))
+
+
+def _closed_incidents(desk: Desk, chosen: IncidentFilter) -> Closed | None:
+    if chosen.open:
+        return None
+    where = _where(
+        desk, job=chosen.job, state=chosen.state, cause=chosen.cause, node=chosen.node, q=chosen.q,
+        kind="" if chosen.starts else "fault",
+    )  # fmt: skip
+    return Closed(kind="incident", where=where, since_s=chosen.since_s, until_s=chosen.until_s)
+
+
+def _line_over(record: Record) -> views.IncidentLine:
+    """Of an incident that is over, from its record: the list needs no report."""
+    assert isinstance(record, IncidentRecord)
+    return views.IncidentLine(
+        id=record.id,
+        job=record.job,
+        kind=record.kind,
+        state=record.state,
+        cause="" if record.cause == UNDIAGNOSED else record.cause,
+        confidence=record.confidence,
+        summary=record.summary,
+        resources=record.resources,
+        opened_s=record.opened_s,
+        closed_s=record.closed_s,
+        downtime_s=record.downtime_s,
+        step_before=record.step_before,
+        restored_step=record.restored_step,
+        lost_steps=record.lost_steps,
+        verdict=record.verdict,
+        tenant=record.tenant,
+    )
 
 
 def _diagnosed(incident: Incident) -> Attempt | None:
@@ -112,7 +269,7 @@ def _diagnosed(incident: Incident) -> Attempt | None:
     return next((a for a in reversed(incident.attempts) if a.diagnosis is not None), None)
 
 
-def _incident_line(incident: Incident) -> views.IncidentLine:
+def _incident_line(desk: Desk, incident: Incident) -> views.IncidentLine:
     attempt = _diagnosed(incident)
     diagnosis = attempt.diagnosis if attempt else None
     restored = next((a.restore for a in reversed(incident.attempts) if a.restore is not None), None)
@@ -134,12 +291,13 @@ def _incident_line(incident: Incident) -> views.IncidentLine:
         lost_steps=incident.lost_steps if closed else None,
         verdict=incident.verdict,
         waits_for=incident.waits_for,
+        tenant=desk.world.jobs[incident.job].spec.tenant,
     )
 
 
 def incident(desk: Desk, id: str) -> views.IncidentReport:
     """From the books while it is known there, else from the archive."""
-    kept = desk.archive.get("incident", id) if IncidentId(id) not in desk.world.incidents else None
+    kept = desk.archived("incident", id) if IncidentId(id) not in desk.world.incidents else None
     if kept is not None:
         return msgspec.msgpack.decode(kept, type=views.IncidentReport)
     return incident_report(desk, desk.incident(id))
@@ -152,7 +310,7 @@ def incident_report(desk: Desk, found: Incident) -> views.IncidentReport:
         stages[state] = stages.get(state, 0.0) + max(0.0, desk.now_s - found.entered_s)
     steps = desk.history.of_incident(found.id)
     return views.IncidentReport(
-        incident=_incident_line(found),
+        incident=_incident_line(desk, found),
         attempts=tuple(map(_attempt_view, found.attempts)),
         actions=tuple(action_view(desk, found.opened_s, step) for step in steps),
         stages=tuple(views.StageTime(stage=stage, seconds=seconds) for stage, seconds in stages.items()),
@@ -186,32 +344,11 @@ def _attempt_view(attempt: Attempt) -> views.AttemptView:
     )
 
 
-# ---- resources, the report, the live view
-
-
-def resources(desk: Desk) -> views.Resources:
-    return views.Resources(
-        resources=tuple(
-            views.ResourceView(
-                id=item.id,
-                node=item.node,
-                state=item.state.value,
-                allocatable=item.allocatable,
-                serial=item.serial,
-                holds=tuple(
-                    views.HoldView(source=hold.source, reason=hold.reason, since_s=hold.since_s)
-                    for hold in item.holds.values()
-                ),
-                failures=len(item.failures),
-                incident=item.incident,
-            )
-            for item in desk.world.resources.values()
-        )
-    )
+# ---- the report, the live view
 
 
 def report_of(desk: Desk, job: str | None = None) -> views.Report:
-    chosen = [desk.job(job)] if job is not None else list(desk.world.jobs.values())
+    chosen = [desk.job(job)] if job is not None else [one for one in desk.world.jobs.values() if desk.sees(one.id)]
     return report(desk.world, chosen, desk.now_s)
 
 
@@ -268,20 +405,42 @@ def _rank_view(job: Job, node: NodeId, rank: int, sample: RankSample | None) -> 
     )
 
 
+def postmortem(desk: Desk, id: str) -> Postmortem:
+    return review_queries.postmortem(desk, incident(desk, id))
+
+
 QUESTIONS: dict[str, Callable[..., Struct]] = {
     "jobs": jobs,
+    "job": job,
+    "checkpoints": checkpoints,
     "launchers": launchers,
     "incidents": incidents,
     "incident": incident,
-    "resources": resources,
+    "resources": resource_queries.resources,
+    "resource": resource_queries.resource,
+    "holds": resource_queries.holds,
+    "journal": journal_queries.entries,
     "report": report_of,
     "live": live,
     "faults": fault_queries.faults,
     "fault": fault_queries.fault,
     "nodes": fault_queries.nodes,
+    "node": fault_queries.node,
     "precision": precision.precision,
+    "capacity": fleet_queries.capacity,
+    "find": fleet_queries.find,
+    "fleet_map": fleet_queries.fleet_map,
+    "fleet_list": fleet_queries.fleet_list,
+    "fleet_node": fleet_queries.fleet_node,
+    "fleet_device": fleet_queries.fleet_device,
+    "review": review_queries.review,
+    "postmortem": postmortem,
     "health": health_queries.health,
     "ranks": whereabouts,
+    "tokens": access_queries.tokens,
+    "certificates": access_queries.certificates,
+    "policy": access_queries.policy,
+    "status": status_queries.status,
 }
 
 

@@ -28,6 +28,11 @@ class Refusals:
         self._open[key] = [now_s, 0]
         return RequestRefused(who=key[0], what=key[1], why=key[2])
 
+    @property
+    def pending(self) -> bool:
+        """Whether a window is open, in which something may gather (or has)."""
+        return bool(self._open)
+
     def due(self, now_s: float) -> list[RequestRefused]:
         """What gathered in windows that are over."""
         told = []

@@ -8,12 +8,13 @@ from keepstep.core.incident import Incident, IncidentState
 from keepstep.core.job import Job
 from keepstep.core.world import World
 from keepstep.server import views
+from keepstep.server.records import job_record
 
 
 def report(world: World, jobs: Sequence[Job], now_s: float) -> views.Report:
     faults = {job.id: _faults(world, job) for job in jobs}
     return views.Report(
-        jobs=tuple(_job_report(job, faults[job.id], now_s) for job in jobs),
+        jobs=tuple(_job_report(world, job, faults[job.id], now_s) for job in jobs),
         stages=_spreads(incident for found in faults.values() for incident in found),
     )
 
@@ -22,10 +23,11 @@ def _faults(world: World, job: Job) -> list[Incident]:
     return [incident for incident in world.incidents.values() if incident.job == job.id and incident.kind == "fault"]
 
 
-def _job_report(job: Job, faults: list[Incident], now_s: float) -> views.JobReport:
+def _job_report(world: World, job: Job, faults: list[Incident], now_s: float) -> views.JobReport:
+    """Sums are over all its incidents; causes and stages over those that the World still has."""
     end_s = job.finished_s if job.finished_s is not None else now_s
-    downtime_s = sum(_downtime_s(incident, end_s) for incident in faults)
-    redone_s = sum(incident.lost_steps * (incident.step_time_before_s or 0.0) for incident in faults)
+    record = job_record(world, job, end_s)
+    downtime_s, redone_s = record.downtime_s, record.redone_s
     goodput = None
     if job.running_since_s is not None and end_s > job.running_since_s:
         spent_s = end_s - job.running_since_s
@@ -36,25 +38,14 @@ def _job_report(job: Job, faults: list[Incident], now_s: float) -> views.JobRepo
         elapsed_s=end_s - job.submitted_s,
         goodput=goodput,
         downtime_s=downtime_s,
-        lost_steps=sum(incident.lost_steps for incident in faults),
+        lost_steps=job.past.lost_steps + sum(incident.lost_steps for incident in faults),
         redone_s=redone_s,
-        faults=len(faults),
+        faults=record.faults,
         by_cause=dict(Counter(_cause(incident) for incident in faults)),
         by_verdict=dict(Counter(incident.state.value for incident in faults)),
         restored_from=dict(Counter(tier for incident in faults if (tier := _tier(incident)))),
         stages=_spreads(faults),
     )
-
-
-def _downtime_s(incident: Incident, end_s: float) -> float:
-    if incident.state is IncidentState.NO_FAULT:
-        return 0.0
-    return incident.downtime_s if incident.state is IncidentState.RECOVERED else _until(incident, end_s)
-
-
-def _until(incident: Incident, end_s: float) -> float:
-    """An incident that did not end in a recovery cost all the time until it was closed, or until now."""
-    return max(0.0, (incident.closed_s if incident.closed_s is not None else end_s) - incident.opened_s)
 
 
 def _cause(incident: Incident) -> str:

@@ -1,5 +1,6 @@
 """Requests of people, judged: who may ask what, whether its subject exists, and which fact it becomes. Decides nothing else."""
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +13,10 @@ from keepstep.server.desk import UnknownSubject
 from keepstep.server.history import Books
 from keepstep.server.policy_file import read_policy
 from keepstep.wire import requests as r
+
+_HEX64 = re.compile("[0-9a-f]{64}")
+_TENANT = re.compile("[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+_LIFE_MAX_S = 100 * 365 * 86400.0
 
 
 class Forbidden(PermissionError):
@@ -31,12 +36,16 @@ ACTION: dict[type, Action] = {
     r.IssueToken: Action.MANAGE_ACCESS,
     r.RevokeToken: Action.MANAGE_ACCESS,
     r.RevokeCertificate: Action.MANAGE_ACCESS,
+    r.NoteCompacted: Action.KEEP_JOURNAL,
 }
 
 
 def fact_of(request: r.Request, by: Principal, books: Books, now_s: float) -> tuple[f.Fact, str]:
     """The fact, and the name of its subject. Raises Forbidden, UnknownSubject, Conflict, ValueError; each says why."""
-    why = refusal(by, ACTION[type(request)], _tenant(request, books))
+    tenant = _tenant(request, books)
+    if tenant is not None and not by.sees(tenant):
+        raise _unknown(request)  # as if it did not exist
+    why = refusal(by, ACTION[type(request)], tenant)
     if why:
         raise Forbidden(why)
     return _MADE[type(request)](request, by, books, now_s)
@@ -52,10 +61,20 @@ def _tenant(request: r.Request, books: Books) -> str | None:
     return job.spec.tenant if job is not None else None
 
 
+def _unknown(request: r.Request) -> UnknownSubject:
+    """The same words for what does not exist and for what is another tenant's."""
+    if isinstance(request, r.StopJob):
+        return UnknownSubject(f"there is no job {request.job!r}; see `keepstep jobs`")
+    return UnknownSubject(
+        f"there is no incident or resource {getattr(request, 'subject', '')!r}; see `keepstep incidents` and "
+        "`keepstep resources`"
+    )
+
+
 def _stop(request: r.StopJob, by: Principal, books: Books, now_s: float) -> tuple[f.Fact, str]:
     job = books.world.jobs.get(JobId(request.job))
     if job is None:
-        raise UnknownSubject(f"there is no job {request.job!r}; see `keepstep jobs`")
+        raise _unknown(request)
     if not live(job):
         raise Conflict(f"job {request.job} has already ended: {job.state.value}")
     return f.JobStopRequested(job=job.id, by=by.name, reason=request.reason), job.id
@@ -78,9 +97,9 @@ def _decide(request: r.Decide, by: Principal, books: Books, now_s: float) -> tup
     world, subject = books.world, request.subject
     incident = world.incidents.get(subject)  # type: ignore[call-overload]
     if incident is None and subject not in world.resources:
-        raise UnknownSubject(
-            f"there is no incident or resource {subject!r}; see `keepstep incidents` and `keepstep resources`"
-        )
+        raise _unknown(request)
+    if incident is None and by.tenants:
+        raise Forbidden(f"{subject} concerns everybody, and {by.name} is bound to some tenants")
     if incident is not None and incident.state is not IncidentState.WAITING:
         raise Conflict(f"incident {subject} waits for nobody: it is {incident.state.value}")
     return f.Approved(subject=subject, by=by.name, granted=request.granted), subject
@@ -95,13 +114,17 @@ def _token(request: r.IssueToken, by: Principal, books: Books, now_s: float) -> 
     known = [role.value for role in Role]
     if request.role not in known:
         raise ValueError(f"there is no role {request.role!r}; there are {', '.join(known)}")
-    if len(request.digest) != 64 or request.digest in books.registry.by_digest:
+    if not _HEX64.fullmatch(request.digest) or request.digest in books.registry.by_digest:
         raise ValueError("the digest is not the BLAKE2b-256 of a fresh secret in hex")
     if request.kind == "api" and not request.name:
         raise ValueError("an API token needs the name of whoever it is for")
     if by.tenants and not set(request.tenants) <= set(by.tenants):
         raise Forbidden(f"{by.name} can hand out only what it has: tenants {', '.join(by.tenants)}")
-    id = f"t{books.registry.next_token}"
+    if any(not _TENANT.fullmatch(tenant) for tenant in request.tenants):
+        raise ValueError("a tenant's name has letters, digits, dots, dashes and underscores, at most 100")
+    if request.expires_in_s is not None and not 0 < request.expires_in_s < _LIFE_MAX_S:
+        raise ValueError("a token holds for more than no time, and for less than a hundred years")
+    id = books.registry.new_token_id()
     expires_s = now_s + request.expires_in_s if request.expires_in_s is not None else None
     issued = f.TokenIssued(
         id=id, digest=request.digest, kind=request.kind, role=request.role, tenants=request.tenants, name=request.name,
@@ -122,6 +145,17 @@ def _revoke_certificate(request: r.RevokeCertificate, by: Principal, books: Book
     return f.CertificateRevoked(serial=request.serial, by=by.name, reason=request.reason), request.serial
 
 
+def _note_compacted(request: r.NoteCompacted, by: Principal, books: Books, now_s: float) -> tuple[f.Fact, str]:
+    if not 0 < request.upto <= books.world.seq:
+        raise Conflict(f"entry {request.upto} is not in the journal, which ends with entry {books.world.seq}")
+    if not all(_HEX64.fullmatch(text) for text in (request.hash, request.digest)):
+        raise ValueError("the hash and the digest are 64 hex digits each")
+    fact = f.Compacted(
+        upto=request.upto, hash=request.hash, archive=request.archive, digest=request.digest, by=by.name
+    )  # fmt: skip
+    return fact, "journal"
+
+
 def _resource(name: str, books: Books) -> ResourceId:
     if name not in books.world.resources:
         raise UnknownSubject(f"there is no resource {name!r}; see `keepstep resources`")
@@ -137,4 +171,5 @@ _MADE: dict[type, Callable[[Any, Principal, Books, float], tuple[f.Fact, str]]] 
     r.IssueToken: _token,
     r.RevokeToken: _revoke_token,
     r.RevokeCertificate: _revoke_certificate,
+    r.NoteCompacted: _note_compacted,
 }

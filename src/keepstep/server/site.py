@@ -15,6 +15,7 @@ from keepstep.core.decision import Entry
 from keepstep.core.facts import Fact
 from keepstep.core.mentions import subjects
 from keepstep.server.desk import Desk
+from keepstep.server.meters import Meters
 from keepstep.wire.requests import Accepted, Request
 
 
@@ -42,6 +43,11 @@ class Site(Protocol):
     @property
     def identity(self) -> str:
         """Names this life of the server."""
+        ...
+
+    @property
+    def meters(self) -> Meters:
+        """The server's own figures; they begin anew with each spell of leading."""
         ...
 
     def desk(self) -> Desk:

@@ -89,11 +89,23 @@ class StateDir:
         except FileNotFoundError:
             return None
 
-    def publish_address(self, address: str) -> None:
-        """Replace the address file in one step, so that no reader sees half of it."""
-        draft = self.address_file.with_name(f"server.address.{os.getpid()}")
-        draft.write_text(address + "\n")
-        draft.replace(self.address_file)
+    @property
+    def http_file(self) -> Path:
+        """Where a server writes the URL of its API and dashboard, once they answer."""
+        return self.path / "http.address"
+
+    def http(self) -> str | None:
+        """The URL of the API of the running (or the last) server that had one."""
+        try:
+            return self.http_file.read_text().strip() or None
+        except FileNotFoundError:
+            return None
+
+    def publish(self, file: Path, text: str) -> None:
+        """Replace an address file in one step, so that no reader sees half of it."""
+        draft = file.with_name(f"{file.name}.{os.getpid()}")
+        draft.write_text(text + "\n")
+        draft.replace(file)
 
     def token(self) -> str:
         """The shared secret; made on first use, readable by the owner only."""

@@ -28,10 +28,18 @@ class JobView(Struct, frozen=True, kw_only=True):
     argv: tuple[str, ...]
     slower: str = ""
     """Where its steps take longer than they should: which ranks, how much, against whom."""
+    tenant: str = ""
+    labels: dict[str, str] = {}
 
 
 class Jobs(Struct, frozen=True, kw_only=True):
+    """Newest first: those that run, then those that are over."""
+
     jobs: tuple[JobView, ...]
+    next: str = ""
+    """Cursor of the following page; empty on the last one."""
+    total: int = 0
+    """How many fit, on all pages; one that was over and runs again counts twice."""
 
 
 class Leaving(Struct, frozen=True, kw_only=True):
@@ -59,10 +67,15 @@ class IncidentLine(Struct, frozen=True, kw_only=True):
     lost_steps: int | None
     verdict: str
     waits_for: str = ""
+    tenant: str = ""
 
 
 class Incidents(Struct, frozen=True, kw_only=True):
+    """Newest first: open ones, then those that are over, by the time of their end."""
+
     incidents: tuple[IncidentLine, ...]
+    next: str = ""
+    total: int = 0
 
 
 class EvidenceView(Struct, frozen=True, kw_only=True):
@@ -177,10 +190,53 @@ class ResourceView(Struct, frozen=True, kw_only=True):
     holds: tuple[HoldView, ...]
     failures: int
     incident: str | None
+    model: str = ""
+    firmware: str = ""
 
 
 class Resources(Struct, frozen=True, kw_only=True):
     resources: tuple[ResourceView, ...]
+    next: str = ""
+    total: int = 0
+
+
+class HoldLine(Struct, frozen=True, kw_only=True):
+    resource: str
+    node: str
+    state: str
+    source: str
+    """``keepstep:<incident>``, ``gate``, or ``person:<name>``: only that one can lift it."""
+    reason: str
+    since_s: float
+
+
+class Holds(Struct, frozen=True, kw_only=True):
+    holds: tuple[HoldLine, ...]
+    next: str = ""
+    total: int = 0
+
+
+class Commit(Struct, frozen=True, kw_only=True):
+    step: int
+    generation: int
+    world_size: int
+    key: str
+
+
+class Checkpoints(Struct, frozen=True, kw_only=True):
+    """What a job could restore from, as its nodes last told; the store itself knows the whole history."""
+
+    job: str
+    committed: tuple[Commit, ...]
+    """The newest commits, newest first."""
+    committed_s: float | None
+    """When the newest one was told."""
+    every_s: float | None
+    """Time between the last two."""
+    failed_saves: int
+    """Since the newest commit."""
+    ram_steps: dict[str, tuple[int, ...]]
+    """Node -> steps whose snapshots it held when it last joined or was fenced."""
 
 
 class LauncherView(Struct, frozen=True, kw_only=True):

@@ -1,75 +1,67 @@
 """Puts the server together. The only place of it that reads arguments and the environment."""
 
-import argparse
 import asyncio
+import contextlib
+import functools
+import importlib
 import logging
 import os
+import resource
 import secrets
 import signal
+import ssl
 import sys
 import time
 import tomllib
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from keepstep import __version__
-from keepstep.adapters.local import LocalHost
-from keepstep.adapters.sqlite.journal import SqliteJournal
+import msgspec
+
+from keepstep.adapters.database.opening import Database, open_database
+from keepstep.adapters.server_link.address import is_loopback, parse_address
+from keepstep.adapters.server_link.credentials import Credentials
+from keepstep.adapters.server_link.tls import server_context
+from keepstep.core.access import OWNER
 from keepstep.core.catalog import CATALOG, Catalog
 from keepstep.core.catalog.override import override
 from keepstep.core.ids import NodeId
-from keepstep.core.policy import Policy
+from keepstep.logs import configure
 from keepstep.ports import Bmc, JournalCorrupt, JournalSchemaNewer, JournalUnavailable
-from keepstep.server.address import Address, parse_address
+from keepstep.server.authentication import Authentication
 from keepstep.server.bmc_file import open_bmc, read_bmc_file
 from keepstep.server.clock import ServerClock
-from keepstep.server.connection import Connection
-from keepstep.server.hub import Hub
-from keepstep.server.leading import LeadingSite
-from keepstep.server.local_orders import LocalOrders
-from keepstep.server.loop import ControlLoop
-from keepstep.server.out_of_band import OutOfBand
-from keepstep.server.replay import replay
-from keepstep.server.state_dir import ServerLock, StateDir, StateDirInUse, default_state_dir
+from keepstep.server.collecting import Collecting
+from keepstep.server.config import HttpAddress, ServerConfig, read_config
+from keepstep.server.following import Following
+from keepstep.server.forwarding import Forwarding
+from keepstep.server.history import Books
+from keepstep.server.leader import Equipment, Leader, MakeEnrolment
+from keepstep.server.listening import Listening, bind, url_host
+from keepstep.server.observability import open_observability
+from keepstep.server.reception import Reception
+from keepstep.server.replay import file_away
+from keepstep.server.replica import Replica, Standing
+from keepstep.server.site import Bulletin
+from keepstep.server.snapshot import load
+from keepstep.server.state_dir import ServerLock, StateDir, StateDirInUse
+from keepstep.wire.requests import SetPolicy
+
+if TYPE_CHECKING:
+    from keepstep.adapters.pki.authority import Authority, ServerIdentity
 
 log = logging.getLogger("keepstep.server")
 
+DAY_S = 86400.0
 IDLE_CHECK_S = 0.5
 ANSWER_WAIT_S = 5.0
 """How long the holder of the state directory has to answer before a second server calls it stuck."""
 
 
-@dataclass(frozen=True)
-class ServerConfig:
-    state: StateDir
-    listen: Address | None = None
-    """None: a unix socket in the state directory."""
-    exit_when_idle_s: float | None = None
-    """Leave this long after the last job and the last client; None: stay."""
-
-
-def parse_config(argv: list[str]) -> ServerConfig:
-    parser = argparse.ArgumentParser(prog="keepstep server", description="The control plane of one state directory.")
-    parser.add_argument(
-        "--state-dir", type=Path, default=None, help="default: $KEEPSTEP_STATE_DIR or the XDG state directory"
-    )
-    parser.add_argument(
-        "--listen", default=None, metavar="ADDRESS", help="unix:/path or tcp:host:port (port 0: any free one)"
-    )
-    parser.add_argument("--exit-when-idle-s", type=float, default=None, metavar="S")
-    options = parser.parse_args(argv)
-    try:
-        listen = parse_address(options.listen) if options.listen else None
-    except ValueError as error:
-        parser.error(str(error))
-    return ServerConfig(StateDir(options.state_dir or default_state_dir()), listen, options.exit_when_idle_s)
-
-
 def main(argv: list[str] | None = None) -> int:
     """Exit codes: 0 in peace (also where another server answers), 1 for bad input or journal, 70 for a bug of ours."""
-    config = parse_config(sys.argv[1:] if argv is None else argv)
-    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    config = read_config(sys.argv[1:] if argv is None else argv, os.environ)
+    configure(config.log_format)
+    _raise_descriptor_limit()
     try:
         config.state.create()
         return serve(config)
@@ -82,50 +74,220 @@ def main(argv: list[str] | None = None) -> int:
 
 def serve(config: ServerConfig) -> int:
     """Run until told to end, or idle. Raises StateDirInUse and what the journal raises when it is opened."""
-    lock = ServerLock(config.state)
+    with contextlib.ExitStack() as stack:
+        if not config.follow:
+            stack.callback(ServerLock(config.state).release)
+        database = open_database(config.database or config.state.journal, read_only=config.follow)
+        stack.callback(database.close)
+        return asyncio.run(_Server(config, database).run())
+
+
+class _Server:
+    """The parts of one process, and their order at its beginning and its end."""
+
+    def __init__(self, config: ServerConfig, database: Database) -> None:
+        self._config = config
+        self._database = database
+        self._identity = f"{os.getpid()}-{secrets.token_hex(4)}"
+        self._clock = ServerClock()
+        self._reception = Reception()
+        self._listening = Listening()
+        self._token = config.state.token()
+        self._catalog = _catalog(config.state)
+        self._bmcs = _bmcs(config.state)
+        self._collecting = Collecting()
+
+    async def run(self) -> int:
+        config, loop = self._config, asyncio.get_running_loop()
+        done: asyncio.Future[int] = loop.create_future()
+        loop.set_exception_handler(lambda _, context: _crash(done, context))
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, _end, done, 0)
+        async with contextlib.AsyncExitStack() as stack:
+            stack.callback(self._listening.close)
+            web = _load_web(config.http)
+            if not config.follow:
+                await self._listening.open(config.listen, config.state, self._reception, self._tls)
+            replica = self._replica(self._address())
+            self._watch = open_observability(config.state.path, replica, self._identity, os.environ)
+            stack.push_async_callback(self._watch.stop)
+            running = asyncio.ensure_future(replica.run())
+            stack.push_async_callback(replica.release)
+            stack.push_async_callback(_cancel, running)
+            running.add_done_callback(lambda task: _failed(done, task))
+            await _first(replica.began, done)
+            if self._config.names:
+                stack.push_async_callback(_cancel, asyncio.ensure_future(self._keep_certificate()))
+            if not done.done():
+                await self._open_for_people(replica, web, stack)
+                self._publish()
+                self._collecting.begin()
+                if config.exit_when_idle_s is not None:
+                    _leave_when_idle(replica, self._clock, config.exit_when_idle_s, done)
+            code = await done
+        log.info("server %s ends with code %d", self._identity, code)
+        return code
+
+    def _replica(self, address: str) -> Replica:
+        config, database = self._config, self._database
+        standing = Standing(
+            identity=self._identity,
+            address=address,
+            lease_s=config.lease_s,
+            may_lead=not config.follow,
+            alone=not config.shared,
+        )
+        return Replica(
+            standing, database.leadership, database.news(), self._reception, self._following, self._leader
+        )  # fmt: skip
+
+    def _following(self, bulletin: Bulletin) -> Following:
+        database = self._database
+        books = load(database.snapshots, database.journal, database.archive, files=False)
+        self._clock.advance_to(books.history.last_s)
+        made = Following(
+            books, database.journal, self._clock, self._authentication(books), self._identity,
+            Forwarding(Credentials.of(str(self._config.state.path), os.environ)),
+        )  # fmt: skip
+        made.bulletin = bulletin
+        return made
+
+    def _leader(self, following: Following, bulletin: Bulletin) -> Leader:
+        books = following.books
+        file_away(books)
+        self._clock.advance_to(books.history.last_s)
+        equipment = Equipment(
+            state=self._config.state, identity=self._identity, catalog=self._catalog, bmcs=self._bmcs,
+            authentication=self._authentication(books), enrolment=self._enrolment(books), watch=self._watch,
+            database=self._config.database or str(self._config.state.journal), snapshots=self._database.snapshots,
+        )  # fmt: skip
+        return Leader(equipment, books, self._database.journal, self._clock, bulletin, self._reception)
+
+    def _authentication(self, books: Books) -> Authentication:
+        return Authentication(self._token, lambda: books.registry, self._clock)
+
+    def _enrolment(self, books: Books) -> MakeEnrolment | None:
+        if not self._config.names:
+            return None
+        from keepstep.server.enrolment import Enrolment
+
+        authority = self._authority()
+        return lambda hub: Enrolment(authority, lambda: books.registry, self._clock, hub.take)
+
+    @functools.cached_property
+    def _shown(self) -> "ServerIdentity":
+        """The certificate by which others know this server."""
+        return self._authority().server_identity(self._config.names, self._clock.now_s())
+
+    async def _keep_certificate(self) -> None:
+        """Made anew before it expires; whoever connects from then on is shown the new one."""
+        while True:
+            await asyncio.sleep(DAY_S)
+            await asyncio.to_thread(self._authority().server_identity, self._config.names, self._clock.now_s())
+
+    def _authority(self) -> "Authority":
+        """Made on first need: a server on unix sockets and loopback needs none."""
+        from keepstep.adapters.pki.authority import Authority
+
+        return Authority.open(self._config.state.path / "ca")
+
+    def _tls(self) -> ssl.SSLContext:
+        own = self._shown
+        return server_context(str(own.certificate), str(own.key), str(own.authority))
+
+    def _address(self) -> str:
+        """Where others reach this server."""
+        known = self._listening.addresses
+        reachable = [a for a in known if not a.path] or known
+        return self._config.advertise or (str(reachable[0]) if reachable else "")
+
+    async def _open_for_people(self, replica: Replica, web: Any, stack: contextlib.AsyncExitStack) -> None:
+        """Policy file and HTTP."""
+        config = self._config
+        if config.policy is not None and replica.leads:
+            await _set_policy(replica, config.policy.read_text(encoding="utf-8"), str(config.policy))
+        if config.http is not None and web is not None:
+            stack.push_async_callback(_cancel, self._open_http(config.http, web, replica))
+
+    def _open_http(self, wanted: HttpAddress, web: Any, replica: Replica) -> "asyncio.Task[None]":
+        """Serve API and dashboard. Beyond loopback only with a certificate."""
+        sockets, secure = bind(wanted), not is_loopback(wanted.host)
+        tls = self._tls() if secure else None
+        serving: asyncio.Task[None] = web.open_web(
+            replica, sockets, owner_token=self._token, names=self._config.names, tls=tls
+        )  # fmt: skip
+        url = f"http{'s' if secure else ''}://{url_host(wanted.host)}:{sockets[0].getsockname()[1]}"
+        self._config.state.publish(self._config.state.http_file, url)
+        log.info("API and dashboard at %s; `keepstep dashboard` logs you in", url)
+        return serving
+
+    def _publish(self) -> None:
+        addresses = self._listening.addresses
+        if addresses:
+            self._config.state.publish(self._config.state.address_file, ",".join(map(str, addresses[:1])))
+        log.info(
+            "server %s of %s listens on %s",
+            self._identity,
+            self._config.state.path,
+            ", ".join(map(str, addresses)) or "-",
+        )
+
+
+def _load_web(wanted: HttpAddress | None) -> Any:
+    """Imports it, which takes a second: before this server leads. None where it is off, or missing and nobody insists. Raises
+    ValueError where it is missing and somebody does."""
+    if wanted is None:
+        return None
     try:
-        journal = SqliteJournal(config.state.journal)
-        try:
-            return asyncio.run(_serve(config, journal))
-        finally:
-            journal.close()
-    finally:
-        lock.release()
+        return importlib.import_module("keepstep.web.opening")
+    except ImportError as error:
+        if wanted.must:
+            raise ValueError(f"--http needs the extra `server` (pip install 'keepstep[server]'): {error}") from None
+        log.warning("no API and no dashboard: install the extra `server` (pip install 'keepstep[server]')")
+        return None
 
 
-async def _serve(config: ServerConfig, journal: SqliteJournal) -> int:
-    loop = asyncio.get_running_loop()
-    done: asyncio.Future[int] = loop.create_future()
-    loop.set_exception_handler(lambda _, context: _crash(done, context))
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, _end, done, 0)
-    books = replay(journal)
-    clock = ServerClock(not_before_s=books.history.last_s)
-    policy = Policy(catalog=_catalog(config.state))
-    control = ControlLoop(journal, books, policy, clock)
-    identity = f"{os.getpid()}-{secrets.token_hex(4)}"
-    control.start(identity, __version__)
-    hub = Hub(control, config.state.token(), identity, clock)
-    bmcs = _bmcs(config.state)
-    local = LocalOrders(LocalHost(), config.state.repairs, books.history.processes.get, hub.observe, bmcs)
-    out_of_band = OutOfBand(bmcs, hub.observe, catalog=policy.catalog)
-    LeadingSite(control, hub, journal, clock)
-    server, address = await _listen(config, hub)
-    hub.run(local)
-    out_of_band.start()
-    config.state.publish_address(address)
-    log.info("server %s of %s listens on %s", identity, config.state.path, address)
-    if config.exit_when_idle_s is not None:
-        hub.on_leave = lambda: _end(done, 0)
-        _leave_when_idle(hub, clock, config.exit_when_idle_s, done)
-    code = await done
-    await out_of_band.stop()
-    hub.stop()
-    server.close()
-    if address.startswith("unix:"):
-        Path(address.removeprefix("unix:")).unlink(missing_ok=True)
-    log.info("server %s ends with code %d", identity, code)
-    return code
+async def _first(begun: asyncio.Event, done: "asyncio.Future[int]") -> None:
+    """Until one of the two."""
+    waiting = asyncio.ensure_future(begun.wait())
+    done.add_done_callback(lambda _: waiting.cancel())
+    await asyncio.wait({waiting})
+
+
+async def _set_policy(replica: Replica, overrides: str, where: str) -> None:
+    """Raises ValueError that says what is wrong with the file."""
+    known = replica.desk().registry.policy
+    if known is not None and known.overrides == overrides:
+        return
+    try:
+        await replica.submit(SetPolicy(overrides=overrides), msgspec.structs.replace(OWNER, name=f"file {where}"))
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from None
+
+
+async def _cancel(task: "asyncio.Task[None]") -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+def _failed(done: "asyncio.Future[int]", task: "asyncio.Task[None]") -> None:
+    """The end of the role before its time is a bug of ours, or a journal that is not what it was."""
+    if task.cancelled():
+        return
+    error = task.exception()
+    if isinstance(error, JournalCorrupt | JournalSchemaNewer | JournalUnavailable):
+        print(f"keepstep server: {error}", file=sys.stderr)
+        _end(done, 1)
+    else:
+        log.critical("the server cannot go on", exc_info=error)
+        _end(done, 70)
+
+
+def _raise_descriptor_limit() -> None:
+    """One connection is one descriptor; a fleet has more than the usual soft limit."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _bmcs(state: StateDir) -> dict[NodeId, Bmc]:
@@ -144,28 +306,15 @@ def _catalog(state: StateDir) -> Catalog:
         raise ValueError(f"{path}: {error}; `keepstep catalog check` says the same of a file") from None
 
 
-async def _listen(config: ServerConfig, hub: Hub) -> tuple[asyncio.Server, str]:
-    """Bound and accepting. A socket file that is already there is a dead server's: the lock says that none lives."""
-    loop = asyncio.get_running_loop()
-    address = config.listen or parse_address(config.state.default_address())
-    if address.path:
-        path = Path(address.path)
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if path.parent.stat().st_uid != os.getuid():
-            raise ValueError(f"{path.parent} belongs to somebody else; use --listen unix:/path in a directory of yours")
-        path.unlink(missing_ok=True)
-        server = await loop.create_unix_server(lambda: Connection(hub), address.path)
-        path.chmod(0o600)
-        return server, str(address)
-    server = await loop.create_server(lambda: Connection(hub), address.host, address.port)
-    return server, str(Address(host=address.host, port=server.sockets[0].getsockname()[1]))
-
-
-def _leave_when_idle(hub: Hub, clock: ServerClock, idle_s: float, done: "asyncio.Future[int]") -> None:
-    if hub.idle and clock.now_s() - hub.last_client_s >= idle_s:
-        _end(done, 0)
-        return
-    asyncio.get_running_loop().call_later(min(IDLE_CHECK_S, idle_s), _leave_when_idle, hub, clock, idle_s, done)
+def _leave_when_idle(replica: Replica, clock: ServerClock, idle_s: float, done: "asyncio.Future[int]") -> None:
+    """An embedded server ends with its last client."""
+    leader = replica.role
+    if isinstance(leader, Leader):
+        leader.hub.on_leave = lambda: _end(done, 0)
+        if leader.hub.idle and clock.now_s() - leader.hub.last_client_s >= idle_s:
+            _end(done, 0)
+            return
+    asyncio.get_running_loop().call_later(min(IDLE_CHECK_S, idle_s), _leave_when_idle, replica, clock, idle_s, done)
 
 
 def _crash(done: "asyncio.Future[int]", context: dict[str, Any]) -> None:

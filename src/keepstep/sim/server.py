@@ -16,7 +16,7 @@ from keepstep.core.incident import IncidentState
 from keepstep.core.intents import Order
 from keepstep.core.job import TERMINAL
 from keepstep.core.policy import Policy
-from keepstep.core.vitals import NodeVitals, RankSample, Vitals
+from keepstep.core.vitals import RankSample, Vitals
 from keepstep.core.world import World
 from keepstep.sim.checkers import CheckFailed, comparable, is_for_launcher
 from keepstep.sim.journal import SimJournal
@@ -155,7 +155,7 @@ class SimServer:
             return
         known = owner.launchers.get(node)
         if known is not None and known.session == session and known.left:
-            self.vitals.nodes.pop((job, node), None)
+            self.vitals.left(job, node)
             return
         if not self._fleet.options.explicit_beats:
             self._watch(job, node, session)
@@ -169,7 +169,8 @@ class SimServer:
             self._wake()  # its lease is counted from here, however rarely the clock is looked at
 
     def _watch(self, job: JobId, node: NodeId, session: Session) -> None:
-        self.vitals.nodes.setdefault((job, node), NodeVitals(job=job, node=node, session=session, heard_s=self.now_s))
+        if (job, node) not in self.vitals.nodes:
+            self.vitals.connected(job, node, session, self.now_s)
 
     def beat(self, launcher: "SimLauncher", generation: int, samples: tuple[RankSample, ...]) -> None:
         if self.paused:
@@ -255,9 +256,9 @@ class SimServer:
             if launcher is None or launcher.session != node.session or launcher.frozen:
                 continue
             if self._fleet.network.connected(node.session):
-                node.heard_s, node.connected = self.now_s, True
+                self.vitals.launchers.heard(node, self.now_s)
                 if not node.reported_silent:
-                    del self.vitals.nodes[key]
+                    self.vitals.left(*key)
 
     def _write(self, facts: list[f.Fact], origin: tuple[Session, int] | None = None) -> None:
         """The journal first, then the World."""

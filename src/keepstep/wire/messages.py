@@ -85,6 +85,9 @@ class Report(Struct, frozen=True, kw_only=True, tag=True):
 
 
 class Ack(Struct, frozen=True, kw_only=True, tag=True):
+    """To a client: reports up to this one are in the journal. From a client, with number 0: is the server there? The server's
+    connection answers with the same."""
+
     number: int
 
 

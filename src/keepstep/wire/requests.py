@@ -58,7 +58,16 @@ class RevokeCertificate(Struct, frozen=True, kw_only=True, tag=True):
     reason: str = ""
 
 
-Request = StopJob | Hold | Unhold | Decide | SetPolicy | IssueToken | RevokeToken | RevokeCertificate
+class NoteCompacted(Struct, frozen=True, kw_only=True, tag=True):
+    """Entries up to ``upto`` are in an archive file now, and a snapshot covers them; as facts.Compacted."""
+
+    upto: int
+    hash: str
+    archive: str
+    digest: str
+
+
+Request = StopJob | Hold | Unhold | Decide | SetPolicy | IssueToken | RevokeToken | RevokeCertificate | NoteCompacted
 
 
 class Accepted(Struct, frozen=True, kw_only=True):

@@ -1,0 +1,54 @@
+"""A SQLite file as the database. Owns how it is opened and made durable.
+
+WAL with synchronous=FULL: what was committed survives the loss of power. One process writes at a time, any number read
+meanwhile.
+"""
+
+import sqlite3
+from contextlib import nullcontext
+from pathlib import Path
+
+from sqlalchemy import create_engine
+from sqlalchemy.pool import QueuePool
+
+from keepstep.adapters.database.engine import Reach
+from keepstep.adapters.database.news import PolledNews
+
+CACHE_KIB = 16384
+"""Of each connection, at most: what a search of a long archive goes through fits in."""
+
+
+def reach_sqlite(path: Path, read_only: bool, patience_s: float) -> Reach:
+    """Raises FileNotFoundError where it is only to be read and is not there."""
+    if read_only and not path.exists():
+        raise FileNotFoundError(f"there is no journal at {path}")
+    uri = f"{path.absolute().as_uri()}?mode={'ro' if read_only else 'rwc'}"
+
+    def connect() -> sqlite3.Connection:
+        # No isolation level: the driver would else begin and end transactions where it thinks fit.
+        db = sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False, timeout=patience_s)
+        try:
+            if not read_only:
+                db.execute("PRAGMA journal_mode = WAL")
+                db.execute("PRAGMA synchronous = FULL")
+            db.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
+        except BaseException:
+            db.close()
+            raise
+        return db
+
+    engine = create_engine("sqlite://", creator=connect, poolclass=QueuePool, pool_reset_on_return="rollback")
+    return Reach(
+        engine=engine,
+        name=str(path),
+        begin="BEGIN IMMEDIATE",
+        limit=lambda _: nullcontext(),
+        damaged=_damaged,
+        news=lambda _: PolledNews(connect),
+        close=lambda: None,
+    )
+
+
+def _damaged(error: BaseException | None) -> bool:
+    """``malformed`` and ``not a database``; a full disk or a lock is an OperationalError."""
+    return isinstance(error, sqlite3.DatabaseError) and type(error) is sqlite3.DatabaseError

@@ -1,0 +1,1 @@
+"""E-mail: notices as plain text over SMTP."""

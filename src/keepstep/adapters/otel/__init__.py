@@ -1,0 +1,1 @@
+"""OpenTelemetry: recoveries as traces and figures as metrics, over OTLP/HTTP."""

@@ -1,0 +1,1 @@
+"""Prometheus and OpenMetrics: the page of figures that a scraper reads."""

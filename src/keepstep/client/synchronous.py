@@ -1,0 +1,261 @@
+"""The client for programs that wait. Owns sending, retries and paging; what can be asked is in ``calls``."""
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
+
+from keepstep.client import calls
+from keepstep.client.calls import Call, Listing
+from keepstep.client.errors import Unavailable, Unreachable
+from keepstep.client.talking import (
+    PAGE,
+    SILENCE_S,
+    TIMEOUT_S,
+    TRIES,
+    Event,
+    EventReader,
+    error_of,
+    pause_s,
+    prepared,
+    read,
+    where,
+)
+from keepstep.review.figures import Review
+from keepstep.review.postmortem import Postmortem
+from keepstep.server import access_views, fault_views, health_views, http_views, journal_views, views
+from keepstep.server.precision import PrecisionReport
+from keepstep.server.whereabouts import Whereabouts
+from keepstep.wire.requests import Accepted
+
+if TYPE_CHECKING:
+    import httpx
+
+Answer = TypeVar("Answer")
+Page = TypeVar("Page")
+Item = TypeVar("Item")
+
+
+class Client:
+    """Use as a context manager. ``url`` and ``token`` default to those of the state directory on this machine.
+
+    Every method raises ApiError (a subclass of it) or Unreachable. It tries again, a few times, where nobody leads
+    at the moment or the connection breaks; a write carries a key, so that it is done once. Lists are fetched ``page`` items
+    at a time.
+    """
+
+    def __init__(
+        self, url: str | None = None, token: str | None = None, *, state_dir: str | Path | None = None,
+        timeout_s: float = TIMEOUT_S, page: int = PAGE,
+    ) -> None:  # fmt: skip
+        import httpx
+
+        self._page = page
+        base, headers, verify = where(url, token, state_dir)
+        self._http = httpx.Client(base_url=base, headers=headers, verify=verify, timeout=timeout_s)
+
+    def __enter__(self) -> "Client":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._http.close()
+
+    def _send(self, call: Call[Answer]) -> Answer:
+        return read(self._response(call), call.kind)
+
+    def _response(self, call: Call[Any]) -> "httpx.Response":
+        import httpx
+
+        arguments = prepared(call)
+        for attempt in range(TRIES):
+            last = attempt == TRIES - 1
+            try:
+                response = self._http.request(**arguments)
+            except httpx.TransportError as error:
+                if last:
+                    raise Unreachable(f"no server answers at {self._http.base_url}: {error}") from error
+                time.sleep(pause_s(attempt))
+                continue
+            if response.status_code != 503 or last:
+                break
+            time.sleep(pause_s(attempt, response.headers.get("retry-after", "")))
+        return response
+
+    def _pages(self, listing: Listing[Page, Item]) -> Iterator[Item]:
+        call: Call[Page] | None = listing.first
+        while call is not None:
+            page = self._send(call)
+            yield from listing.items(page)
+            following = listing.following(page)
+            call = replace(call, params=call.params | following) if following is not None else None
+
+    def events(self, *, tries: int = TRIES) -> Iterator[Event]:
+        """What changes, from now on and without end; goes on where a connection broke. Raises Unreachable after so many tries
+        in a row."""
+        import httpx
+
+        reader, attempt = EventReader(), 0
+        while True:
+            try:
+                reader.begin()
+                with self._http.stream(
+                    "GET", "/api/v1/events", headers=reader.headers(), timeout=httpx.Timeout(TIMEOUT_S, read=SILENCE_S)
+                ) as response:
+                    if response.status_code != 200:
+                        raise error_of(response.status_code, response.read())
+                    for text in response.iter_lines():
+                        for event in reader.line(text):
+                            attempt = 0
+                            yield event
+            except (httpx.TransportError, Unavailable) as error:
+                if attempt + 1 >= tries:
+                    raise Unreachable(f"the stream of {self._http.base_url} is broken: {error}") from error
+            attempt += 1
+            time.sleep(pause_s(min(attempt, TRIES)))
+
+    # ---- jobs
+
+    def jobs(self, *, state: str = "", q: str = "", live: bool | None = None) -> Iterator[views.JobView]:
+        """Newest first. ``live``: only those that run, or only those that are over."""
+        return self._pages(calls.jobs(state, q, live, self._page))
+
+    def job(self, job: str) -> views.JobView:
+        return self._send(calls.job(job))
+
+    def live(self, job: str) -> views.Live:
+        """One look at a job as it runs."""
+        return self._send(calls.live(job))
+
+    def ranks(self, job: str) -> Whereabouts:
+        return self._send(calls.ranks(job))
+
+    def launchers(self, job: str) -> views.Launchers:
+        return self._send(calls.launchers(job))
+
+    def checkpoints(self, job: str) -> views.Checkpoints:
+        return self._send(calls.checkpoints(job))
+
+    def report(self, job: str = "") -> views.Report:
+        """What faults cost: a job, or all that the server has at hand."""
+        return self._send(calls.report(job))
+
+    def stop(self, job: str, reason: str = "") -> Accepted:
+        return self._send(calls.stop(job, reason))
+
+    # ---- incidents and faults
+
+    def incidents(self, **filters: Unpack[calls.IncidentQuery]) -> Iterator[views.IncidentLine]:
+        """Newest first: open ones, then those that are over, by the time of their end."""
+        return self._pages(calls.incidents(filters, self._page))
+
+    def incident(self, incident: str) -> views.IncidentReport:
+        return self._send(calls.incident(incident))
+
+    def postmortem(self, incident: str) -> Postmortem:
+        """From the fault to the first step after it: evidence, decisions, cost, curves."""
+        return self._send(calls.postmortem(incident))
+
+    def review(
+        self, *, since_s: float | None = None, until_s: float | None = None, tenant: str = "", job: str = ""
+    ) -> Review:
+        """Of the last seven days, of a span, or of a job."""
+        return self._send(calls.review(since_s, until_s, tenant, job))
+
+    def incident_journal(self, incident: str) -> Iterator[journal_views.EntryView]:
+        """Newest first."""
+        return self._pages(calls.journal(f"/incidents/{calls.name(incident)}", "", self._page))
+
+    def approvals(self) -> Iterator[views.IncidentLine]:
+        """Incidents that wait for a person."""
+        return self._pages(calls.approvals(self._page))
+
+    def approve(self, incident: str) -> Accepted:
+        return self._send(calls.decide(incident, True))
+
+    def deny(self, incident: str) -> Accepted:
+        return self._send(calls.decide(incident, False))
+
+    def faults(self, *, closed: bool = False, q: str = "") -> Iterator[fault_views.FaultView]:
+        return self._pages(calls.faults(closed, q, self._page))
+
+    def fault(self, fault: str) -> fault_views.FaultReport:
+        return self._send(calls.fault(fault))
+
+    def precision(self) -> PrecisionReport:
+        return self._send(calls.precision())
+
+    # ---- the fleet
+
+    def nodes(self, *, q: str = "") -> Iterator[fault_views.NodeView]:
+        return self._pages(calls.nodes(q, self._page))
+
+    def node(self, node: str) -> fault_views.NodeView:
+        return self._send(calls.node(node))
+
+    def resources(self, *, node: str = "", state: str = "", q: str = "") -> Iterator[views.ResourceView]:
+        return self._pages(calls.resources(node, state, q, self._page))
+
+    def resource(self, resource: str) -> views.ResourceView:
+        """``node/NODE`` or ``device/NODE/SLOT``."""
+        return self._send(calls.resource(resource))
+
+    def resource_journal(self, resource: str) -> Iterator[journal_views.EntryView]:
+        """Newest first; of a device also what its serial number did in other slots."""
+        return self._pages(calls.journal(calls.resource_path(resource), "", self._page))
+
+    def holds(self, *, source: str = "") -> Iterator[views.HoldLine]:
+        return self._pages(calls.holds(source, self._page))
+
+    def health(self, node: str = "") -> health_views.Health:
+        return self._send(calls.health(node))
+
+    def hold(self, resource: str, reason: str = "") -> Accepted:
+        return self._send(calls.hold(resource, reason))
+
+    def unhold(self, resource: str) -> Accepted:
+        """Lift one's own hold."""
+        return self._send(calls.unhold(resource))
+
+    # ---- the installation
+
+    def journal(self, subject: str = "") -> Iterator[journal_views.EntryView]:
+        """Newest first. ``subject``: an id, a serial number, ``node/NAME``, ``fact:TYPE``, ``order:NUMBER``."""
+        return self._pages(calls.journal("", subject, self._page))
+
+    def server(self) -> http_views.ServerView:
+        return self._send(calls.server())
+
+    def policy(self) -> access_views.PolicyView:
+        return self._send(calls.policy())
+
+    def policy_with_tag(self) -> tuple[access_views.PolicyView, str]:
+        """The policy, and what ``set_policy`` wants in order not to undo somebody else's change."""
+        response = self._response(calls.policy())
+        return read(response, access_views.PolicyView), response.headers.get("etag", "")
+
+    def set_policy(self, overrides: str, tag: str) -> Accepted:
+        """Replace what was set. Raises WrongState where it was changed since the tag was read."""
+        return self._send(calls.set_policy(overrides, tag))
+
+    def tokens(self) -> Iterator[access_views.TokenView]:
+        return self._pages(calls.tokens(self._page))
+
+    def create_token(
+        self, name: str, role: str, *, tenants: Sequence[str] = (), expires_in_s: float | None = None
+    ) -> http_views.TokenMade:
+        """An API token. Its secret is in the answer and nowhere else."""
+        wanted = http_views.NewToken(name=name, role=role, tenants=tuple(tenants), expires_in_s=expires_in_s)
+        return self._send(calls.create_token(wanted))
+
+    def revoke_token(self, id: str) -> Accepted:
+        return self._send(calls.revoke_token(id))
+
+    def certificates(self) -> Iterator[access_views.CertificateView]:
+        return self._pages(calls.certificates(self._page))
+
+    def revoke_certificate(self, serial: str, reason: str = "") -> Accepted:
+        return self._send(calls.revoke_certificate(serial, reason))

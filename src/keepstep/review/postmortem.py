@@ -1,0 +1,280 @@
+"""One incident afterwards: what happened when, why it was believed, what was done, what it cost, what is left to do.
+
+Pure; owns the shapes and the reading of the stages. Times are seconds since the epoch, ``after_s`` seconds since the incident
+was opened (negative before it).
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Literal
+
+from msgspec import Struct
+
+from keepstep.review.records import FaultRecord, IncidentRecord
+from keepstep.review.wording import count, duration, hours, number
+
+How = Literal["measured", "estimated", "not told"]
+
+
+class Point(Struct, frozen=True, array_like=True):
+    after_s: float
+    step: int
+    loss: float | None
+    step_time_s: float
+
+
+class Evidence(Struct, frozen=True, kw_only=True):
+    entry: int
+    """Journal entry that it rests on."""
+    source: str
+    text: str
+    supports: bool
+    attempt: int = 1
+
+
+class Order(Struct, frozen=True, kw_only=True):
+    number: int
+    kind: str
+    node: str
+    answer: str
+    took_s: float | None
+
+
+class Decided(Struct, frozen=True, kw_only=True):
+    entry: int
+    after_s: float
+    stage: str
+    reason: str
+    orders: tuple[Order, ...] = ()
+
+
+class Moment(Struct, frozen=True, kw_only=True):
+    """A point of the way from the fault to where the job had been."""
+
+    what: str
+    """``fault``, ``detected``, ``diagnosed``, ``isolated``, ``state selected``, ``placed``, ``restored``, ``first step``,
+    ``verified``, ``caught up``."""
+    after_s: float | None
+    """None where it did not come to it, or nothing tells it."""
+    how: How = "measured"
+    text: str = ""
+
+
+class Costs(Struct, frozen=True, kw_only=True):
+    ranks: int
+    downtime_s: float
+    lost_steps: int
+    redone_s: float
+    gpu_h: float
+    checkpoint_age_s: float | None
+    restored_step: int | None
+    restored_from: str
+
+
+class FollowUp(Struct, frozen=True, kw_only=True):
+    what: str
+    why: str
+
+
+class Postmortem(Struct, frozen=True, kw_only=True):
+    record: IncidentRecord
+    moments: tuple[Moment, ...]
+    evidence_for: tuple[Evidence, ...]
+    evidence_against: tuple[Evidence, ...]
+    decisions: tuple[Decided, ...]
+    cost: Costs
+    before: tuple[Point, ...]
+    """How the job went until then; empty where the server did not see it."""
+    after: tuple[Point, ...]
+    follow_up: tuple[FollowUp, ...]
+    root: FaultRecord | None = None
+    """The fault on a resource or a domain that it goes back to."""
+    sources: tuple[str, ...] = ()
+    """Who was heard."""
+    answers: tuple[tuple[str, str], ...] = ()
+    """(question, answer) of what is always asked."""
+
+
+class Account(Struct, frozen=True, kw_only=True):
+    """What the journal says of one incident."""
+
+    record: IncidentRecord
+    evidence: tuple[Evidence, ...]
+    """Of every attempt, oldest first."""
+    decisions: tuple[Decided, ...]
+    began_s: float | None = None
+    """When the fault itself began, where a symptom tells how long it had gone on."""
+    verified_step: int = -1
+    rejected: tuple[str, ...] = ()
+    before: tuple[Point, ...] = ()
+    after: tuple[Point, ...] = ()
+    root: FaultRecord | None = None
+    repeats: int = 0
+    """Root causes on the same part or node before this one, as far as the journal goes."""
+
+
+def postmortem(told: Account) -> Postmortem:
+    record = told.record
+    moments = _moments(told)
+    return Postmortem(
+        record=record,
+        moments=moments,
+        evidence_for=tuple(x for x in told.evidence if x.supports),
+        evidence_against=tuple(x for x in told.evidence if not x.supports),
+        decisions=told.decisions,
+        cost=Costs(
+            ranks=record.ranks,
+            downtime_s=record.downtime_s,
+            lost_steps=record.lost_steps,
+            redone_s=record.redone_s,
+            gpu_h=record.lost_gpu_s / 3600,
+            checkpoint_age_s=record.checkpoint_age_s,
+            restored_step=record.restored_step,
+            restored_from=record.restored_from,
+        ),
+        before=told.before,
+        after=told.after,
+        follow_up=tuple(_follow_up(told)),
+        root=told.root,
+        sources=tuple(dict.fromkeys(x.source for x in told.evidence)),
+        answers=_answers(told, moments),
+    )
+
+
+# ---- the way
+
+
+def _moments(told: Account) -> tuple[Moment, ...]:
+    record = told.record
+    began = told.began_s - record.opened_s if told.began_s is not None else None
+    started = _last(told.decisions, "restart", launches=True)
+    chosen = _last(told.decisions, "select", until=started)
+    placed = _last(told.decisions, "place", until=started)
+    return (
+        Moment(what="fault", after_s=began, how="estimated" if began is not None else "not told", text=record.summary),
+        Moment(what="detected", after_s=0.0, text=_reason(_first(told.decisions, "correlate"))),
+        _moment("diagnosed", _last(told.decisions, "diagnose", until=started)),
+        _moment("isolated", _last(told.decisions, "isolate", until=started)),
+        _moment("state selected", chosen),
+        _moment("placed", placed),
+        _moment("restored", _after_launch(told.decisions, started)),
+        _first_step(record),
+        _moment("verified", _last(told.decisions, "verify") if record.state == "recovered" else None),
+        _caught_up(told),
+    )
+
+
+def _moment(what: str, found: Decided | None) -> Moment:
+    if found is None:
+        return Moment(what=what, after_s=None, how="not told")
+    return Moment(what=what, after_s=found.after_s, text=found.reason)
+
+
+def _reason(found: Decided | None) -> str:
+    return found.reason if found is not None else ""
+
+
+def _first(decisions: Iterable[Decided], stage: str) -> Decided | None:
+    return next((x for x in decisions if x.stage == stage), None)
+
+
+def _last(
+    decisions: Sequence[Decided], stage: str, *, until: Decided | None = None, launches: bool = False
+) -> Decided | None:  # fmt: skip
+    """Of the attempt that lived, since it is the last one."""
+    for found in reversed(decisions):
+        if until is not None and found.entry > until.entry:
+            continue
+        if found.stage == stage and (not launches or any(x.kind == "Launch" for x in found.orders)):
+            return found
+    return None
+
+
+def _after_launch(decisions: Sequence[Decided], started: Decided | None) -> Decided | None:
+    """What was said when every node of the new generation had answered."""
+    if started is None:
+        return None
+    return next((x for x in decisions if x.entry > started.entry and x.stage == "restart" and not x.orders), None)
+
+
+def _first_step(record: IncidentRecord) -> Moment:
+    if record.state != "recovered":
+        return Moment(what="first step", after_s=None, how="not told")
+    return Moment(
+        what="first step", after_s=record.downtime_s, text="every rank completed a step of the new generation"
+    )
+
+
+def _caught_up(told: Account) -> Moment:
+    """When the job was again where it had been: seen on the curve, else first step plus the work that was lost."""
+    record = told.record
+    if record.state != "recovered" or record.kind != "fault":
+        return Moment(what="caught up", after_s=None, how="not told")
+    goal = f"step {record.step_before} again"
+    later = (x for x in told.after if x.after_s >= record.downtime_s and x.step >= record.step_before)
+    if (seen := next(later, None)) is not None:
+        return Moment(what="caught up", after_s=seen.after_s, text=goal)
+    return Moment(what="caught up", after_s=record.downtime_s + record.redone_s, how="estimated", text=goal)
+
+
+# ---- what is left to do
+
+
+def _follow_up(told: Account) -> Iterable[FollowUp]:
+    record = told.record
+    if record.state == "escalated":
+        yield FollowUp(what=f"Find out why {record.job} was not recovered", why=record.verdict or "it was escalated")
+    if record.cause in ("unknown", "undiagnosed"):
+        yield FollowUp(what="Find the cause", why="nothing that was seen names one; the same will happen again")
+    elif record.confidence < 0.7:
+        yield FollowUp(what="Confirm the cause", why=f"it is believed at {record.confidence:.0%} only")
+    if record.cause == "application":
+        yield FollowUp(what="Tell the owner of the job", why="a restart does not mend a program")
+    if told.repeats:
+        where = ", ".join((*record.serials, *record.nodes)) or "the same place"
+        yield FollowUp(what=f"Repair or retire {where}", why=f"it had failed {count(told.repeats, 'time')} before")
+    if record.approvals:
+        yield FollowUp(
+            what="Let policy allow it next time, or leave it as it is on purpose",
+            why=f"it waited {duration(record.stage_s.get('waiting', 0.0))} for a person",
+        )
+    if record.attempts > 1:
+        yield FollowUp(what="See why the first restart failed", why=f"{record.attempts} generations were started")
+    if told.rejected:
+        yield FollowUp(what="Check the checkpoint store", why=f"{count(len(told.rejected), 'state')} did not verify")
+    if record.kind == "fault" and record.restored_step is None and record.attempts and record.step_before > 0:
+        yield FollowUp(what="Save checkpoints", why="the job began again from nothing")
+    if record.redone_s > max(60.0, record.downtime_s):
+        yield FollowUp(
+            what="Save more often (`keepstep checkpoint plan`)",
+            why=f"{duration(record.redone_s)} of work was lost, more than the recovery itself took",
+        )
+
+
+def _answers(told: Account, moments: tuple[Moment, ...]) -> tuple[tuple[str, str], ...]:
+    record, spoken = told.record, {x.what: x for x in moments}
+    hit = ", ".join((*record.resources, *record.nodes)) or "no resource"
+    restored = (
+        f"step {record.restored_step} from {record.restored_from}" if record.restored_step is not None else "nothing"
+    )
+    age = f", {duration(record.checkpoint_age_s)} old" if record.checkpoint_age_s is not None else ""
+    caught = spoken["caught up"]
+    return (
+        ("What failed?", f"{record.cause} ({record.confidence:.0%}): {record.summary or 'not known'}"),
+        ("What was affected?", f"{record.job}, {count(record.ranks, 'rank')}; {hit}"),
+        ("Which state was restored?", restored),
+        ("How old was the newest checkpoint?", f"step {record.step_before} was reached{age}"),
+        ("How much work was lost?", f"{count(record.lost_steps, 'step')}, {duration(record.redone_s)}"),
+        ("How many restarts?", count(record.attempts, "generation was", "generations were") + " started"),
+        ("What was replaced?", ", ".join(record.replaced) or "nothing"),
+        ("How long did it take?", f"{duration(record.downtime_s)} to the first step; {_told(caught)}"),
+        ("What did it cost?", f"{hours(record.lost_gpu_s / 3600)} ({number(record.ranks)} GPUs)"),
+        ("Did a person have to act?", count(record.approvals, "word") + " of a person" if record.approvals else "no"),
+        ("How did it end?", record.verdict or record.state),
+    )
+
+
+def _told(moment: Moment) -> str:
+    if moment.after_s is None:
+        return "it did not catch up"
+    about = "about " if moment.how == "estimated" else ""
+    return f"{about}{duration(moment.after_s)} to where it had been"

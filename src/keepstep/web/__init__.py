@@ -1,0 +1,1 @@
+"""The HTTP side of the server: API, live events, dashboard. Runs in the server's event loop; decides nothing."""

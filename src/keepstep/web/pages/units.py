@@ -1,0 +1,81 @@
+"""Figures as a person reads them: durations, times, sizes, shares. Owns their spelling; no clock, no locale."""
+
+from datetime import UTC, datetime
+
+from markupsafe import Markup, escape
+
+NOTHING = "–"
+"""Where there is no figure. Never 0, which would be one."""
+
+
+def duration(seconds: float | None) -> str:
+    """Two units at most: ``0.35 s``, ``42 s``, ``12 min 30 s``, ``3 h 10 min``, ``5 d 2 h``."""
+    if seconds is None:
+        return NOTHING
+    if seconds < 0:
+        return f"-{duration(-seconds)}"
+    if seconds < 10:
+        return f"{seconds:.2g} s"
+    whole = round(seconds)
+    for size, name, part, part_name in ((86_400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s")):
+        if whole >= size:
+            rest = whole % size // part
+            return f"{whole // size} {name} {rest} {part_name}" if rest else f"{whole // size} {name}"
+    return f"{whole} s"
+
+
+def percent(share: float | None) -> str:
+    return NOTHING if share is None else f"{share * 100:.1f} %"
+
+
+def count(value: float | None) -> str:
+    """With thousands apart."""
+    return NOTHING if value is None else f"{value:,.0f}"
+
+
+def counted(value: int, one: str) -> str:
+    """``1 rank``, ``2,048 ranks``."""
+    return f"{value:,} {one}" if value == 1 else f"{value:,} {one}s"
+
+
+def number(value: float | None, digits: int = 3) -> str:
+    """Significant digits; whole from a thousand on."""
+    if value is None:
+        return NOTHING
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.{digits}g}"
+
+
+def size(value_bytes: float | None) -> str:
+    if value_bytes is None:
+        return NOTHING
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if value_bytes < 1024:
+            return f"{value_bytes:.3g} {unit}"
+        value_bytes /= 1024
+    return f"{value_bytes:.3g} TiB"
+
+
+def words(value: str) -> str:
+    """``no_fault`` as ``no fault``."""
+    return value.replace("_", " ")
+
+
+def utc(at_s: float) -> str:
+    return datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def time(at_s: float | None) -> str:
+    """UTC, which the page turns into the viewer's own zone and keeps as the tip."""
+    return NOTHING if at_s is None else _tag(at_s, utc(at_s))
+
+
+def ago(at_s: float | None, now_s: float) -> str:
+    """``4 min 10 s ago``; the moment itself is the tip."""
+    if at_s is None:
+        return NOTHING
+    return _tag(at_s, f"{duration(max(0.0, now_s - at_s))} ago", "data-ago")
+
+
+def _tag(at_s: float, text: str, mark: str = "data-at") -> Markup:
+    machine = datetime.fromtimestamp(at_s, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+    return Markup("<time datetime='{}' title='{}' {}>{}</time>").format(machine, utc(at_s), Markup(mark), escape(text))

@@ -1,0 +1,78 @@
+"""A follower hears of what another process appends, soon, and again after its connection was lost."""
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.postgres import PostgresServer
+
+from keepstep.adapters.database.news import News
+from keepstep.adapters.database.opening import Database, open_database
+from keepstep.core.facts import Overdue
+
+FACT = Overdue(intent=1, waited_s=0.5)
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def where(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return request.getfixturevalue("postgres_url") if request.param == "postgresql" else str(tmp_path / "journal.db")
+
+
+@pytest.fixture
+def pair(where: str) -> Iterator[tuple[Database, News]]:
+    """A writer, and what somebody else hears of it."""
+    writer, listener = open_database(where), open_database(where)
+    news = listener.news()
+    while news.wait(0.05):
+        pass  # at first there may be a word without news
+    yield writer, news
+    news.close()
+    listener.close()
+    writer.close()
+
+
+def test_an_append_is_heard_of_at_once_and_silence_is_none(pair: tuple[Database, News]) -> None:
+    writer, news = pair
+    assert news.wait(0.05) is False
+    thread = threading.Timer(0.2, lambda: writer.journal.append(0.0, [FACT]))
+    thread.start()
+    began = time.monotonic()
+    assert news.wait(20.0) is True
+    assert 0.1 < time.monotonic() - began < 2.0
+    thread.join()
+    assert news.wait(0.1) is False, "once"
+    writer.journal.append(0.0, [FACT])
+    writer.journal.append(0.0, [FACT])
+    assert news.wait(5.0) is True, "what happened while nobody waited"
+
+
+def test_closing_ends_a_wait(pair: tuple[Database, News]) -> None:
+    _, news = pair
+    heard: list[bool] = []
+    thread = threading.Thread(target=lambda: heard.append(news.wait(60.0)))
+    thread.start()
+    time.sleep(0.1)
+    began = time.monotonic()
+    news.close()
+    thread.join(timeout=10)
+    assert heard == [False]
+    assert time.monotonic() - began < 2.0
+    assert news.wait(1.0) is False
+    news.close()
+
+
+def test_after_a_restart_of_postgresql_it_is_listened_to_again(postgres: PostgresServer, postgres_url: str) -> None:
+    writer = open_database(postgres_url)
+    news = writer.news()
+    assert news.wait(1.0) is True, "it listens from now on"
+    postgres.stop()
+    assert news.wait(0.2) is False
+    postgres.start()
+    assert news.wait(5.0) is True, "something may have been missed"
+    assert news.wait(0.1) is False
+    writer.journal.append(0.0, [FACT])
+    assert news.wait(5.0) is True
+    news.close()
+    writer.close()

@@ -1,0 +1,250 @@
+"""Several real servers on one real PostgreSQL: one leads, whatever is done to it, and a recovery never starts twice."""
+
+import contextlib
+import itertools
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from keepstep.adapters.database.opening import open_database
+from keepstep.core.decision import Decision
+from keepstep.core.facts import ServerStarted
+from keepstep.core.intents import Launch
+from keepstep.server.replay import replay
+from keepstep.server.state_dir import StateDir
+from keepstep.wire import messages as m
+
+from tests.server.conftest import DEADLINE_S, Client, ScriptedLauncher, ServerProcess
+
+LIFE = ["Launch", "Fence", "VerifyCheckpoint", "Launch", "EndJob"]
+LEASE_S = 1.0
+
+
+class Installation:
+    """Two servers with one database and one secret. Looks to a launcher like one server that moves."""
+
+    def __init__(self, where: Path, url: str) -> None:
+        self.url = url
+        self.servers = [self._server(where / name) for name in ("a", "b")]
+        self.state = self.servers[0].state
+        self.clients: list[Client] = []
+
+    def _server(self, where: Path) -> ServerProcess:
+        state = StateDir(where)
+        state.create()
+        state.token_file.write_text("shared-secret\n")
+        return ServerProcess(state, "--database", self.url, "--listen", "tcp:127.0.0.1:0", "--lease-s", str(LEASE_S))
+
+    def client(self, role: str, **hello: object) -> Client:
+        """Connected to whoever leads."""
+        deadline = time.monotonic() + DEADLINE_S
+        for server in itertools.cycle(self.servers):
+            with contextlib.suppress(OSError):
+                client = Client(server, role, **hello)
+                self.clients.append(client)
+                answer = client.receive()
+                if isinstance(answer, m.Welcome):
+                    client.welcome = answer
+                    return client
+                client.close()
+            assert time.monotonic() < deadline, "nobody leads:\n" + self.logs()
+            time.sleep(0.02)
+        raise AssertionError
+
+    def leader(self) -> ServerProcess:
+        """The one that the database names."""
+        database = open_database(self.url, read_only=True)
+        try:
+            deadline = time.monotonic() + DEADLINE_S
+            while time.monotonic() < deadline:
+                known = database.leadership.leader()
+                if known is not None and known.expires_in_s > 0:
+                    for server in self.servers:
+                        if server.state.address() == known.address and server.alive:
+                            return server
+                time.sleep(0.02)
+        finally:
+            database.close()
+        raise AssertionError("nobody leads:\n" + self.logs())
+
+    def fail_over(self) -> None:
+        """SIGKILL of the leader; the dead one comes back and follows."""
+        dead = self.leader()
+        dead.kill()
+        dead.start(wait=False)
+
+    def logs(self) -> str:
+        return "\n".join(server.state.log.read_text() for server in self.servers)
+
+    def stop(self) -> None:
+        for client in self.clients:
+            client.close()
+        for server in self.servers:
+            server.kill()
+
+
+class MovingLauncher(ScriptedLauncher):
+    """Finds the leader, and believes nobody with an older term than it has met."""
+
+    term = 0
+
+    def connect(self) -> None:
+        client = self.server.client("launcher", job=self.job, node=self.node, session=self.session)
+        assert client.welcome.term >= self.term, "an older leader let it in"
+        self.term = client.welcome.term
+        self.client = client
+        self.acknowledge(client.welcome.acked)
+
+
+@pytest.fixture
+def installation(tmp_path: Path, postgres_url: str) -> Iterator[Installation]:
+    made = Installation(tmp_path, postgres_url)
+    for server in made.servers:
+        server.start()
+    yield made
+    made.stop()
+
+
+def live_through(launcher: ScriptedLauncher) -> None:
+    """A whole life: start, a rank is killed, recovery from RAM, the end."""
+    launcher.pump_until(lambda: launcher.generation == 1 and launcher.step >= 6, "generation 1 makes steps")
+    launcher.hold_state_of(launcher.step - 1)
+    launcher.rank_exits(1, signal=9)
+    launcher.pump_until(lambda: launcher.generation == 2 and launcher.step >= 14, "generation 2 makes steps")
+    for rank in range(launcher.nproc):
+        launcher.rank_exits(rank, exit_code=0)
+    launcher.ranks = ()
+    launcher.pump_until(lambda: launcher.ended is not None, "the job ends")
+
+
+def check(installation: Installation, launcher: ScriptedLauncher) -> int:
+    """One recovery, one launch a generation, one chain; returns how many servers led."""
+    assert launcher.ended.exit_code == 0
+    assert launcher.kinds() == LIFE
+    database = open_database(installation.url, read_only=True)
+    try:
+        entries = list(database.journal.read())
+        books = replay(database.journal)
+    finally:
+        database.close()
+    decided = [i for e in entries if isinstance(e.record, Decision) for i in e.record.intents]
+    assert [i.generation for i in decided if isinstance(i, Launch)] == [1, 2]
+    faults = [incident for incident in books.world.incidents.values() if incident.kind == "fault"]
+    assert [incident.state.value for incident in faults] == ["recovered"]
+    assert books.world.orders == {}
+    terms = [e.record.term for e in entries if isinstance(e.record, ServerStarted)]
+    assert terms == sorted(set(terms)), "two servers led under one term"
+    return len(terms)
+
+
+INSTANTS = list(itertools.product(range(len(LIFE)), (False, True)))
+
+
+@pytest.mark.parametrize(
+    ("nth", "answered"), INSTANTS, ids=[f"{n}-{LIFE[n]}-{'after' if a else 'before'}" for n, a in INSTANTS]
+)
+def test_the_leader_is_killed_at_an_order(installation: Installation, nth: int, answered: bool) -> None:
+    one = MovingLauncher(installation)
+    seen, kill_now = itertools.count(), []
+
+    def on_order(order):
+        if order.number not in one.answers and next(seen) == nth:
+            if answered:
+                kill_now.append(order.number)
+            else:
+                installation.fail_over()
+
+    one.on_order = on_order
+    pump = one.pump
+
+    def pump_and_kill(timeout_s: float = 0.02) -> None:
+        pump(timeout_s)
+        if kill_now:
+            kill_now.clear()
+            installation.fail_over()
+
+    one.pump = pump_and_kill
+    live_through(one)
+    assert check(installation, one) >= 2
+
+
+def test_a_leader_that_was_stopped_wakes_up_as_a_follower(installation: Installation) -> None:
+    one = MovingLauncher(installation)
+    one.pump_until(lambda: one.generation == 1 and one.step >= 6, "generation 1 makes steps")
+    first = installation.leader()
+    os.kill(first.process.pid, signal.SIGSTOP)
+    one.disconnect()
+    other = next(server for server in installation.servers if server is not first)
+    deadline = time.monotonic() + DEADLINE_S
+    while "leads, term 2" not in other.state.log.read_text():
+        assert time.monotonic() < deadline, installation.logs()
+        time.sleep(0.02)
+    os.kill(first.process.pid, signal.SIGCONT)
+    live_through(one)
+    assert check(installation, one) == 2
+    assert first.process.poll() is None
+    with contextlib.closing(Client(first, "launcher", job=one.job, node=one.node, session=one.session)) as late:
+        assert isinstance(late.receive(), m.NotLeader)
+
+
+def test_a_leader_that_is_told_to_end_gives_the_lease_back(installation: Installation) -> None:
+    first = installation.leader()
+    first.process.terminate()
+    first.process.wait(DEADLINE_S)
+    ended = time.monotonic()
+    assert installation.leader() is not first
+    # Far below the lease: nobody had to wait for it to run out. The bound is wide, the machine is shared.
+    assert time.monotonic() - ended < 10 * LEASE_S
+
+
+def test_a_follower_answers_and_passes_on_what_is_asked(installation: Installation) -> None:
+    one = MovingLauncher(installation)
+    one.pump_until(lambda: one.step >= 3, "it runs")
+    leader = installation.leader()
+    follower = next(server for server in installation.servers if server is not leader)
+    tool = Client(follower, "tool", user="ada")
+    installation.clients.append(tool)
+    assert isinstance(tool.receive(), m.Welcome)
+    tool.send(m.Query(what="jobs"))
+    deadline = time.monotonic() + DEADLINE_S
+    while b"running" not in bytes(tool.expect(m.Reply).body):
+        assert time.monotonic() < deadline
+        tool.send(m.Query(what="jobs"))
+    from keepstep.wire.requests import StopJob
+
+    tool.send(m.Act(request=StopJob(job="j", reason="enough")))
+    reply = tool.expect(m.Reply)
+    assert reply.ok, reply.error
+    one.pump_until(lambda: one.ended is not None, "the job ends")
+    database = open_database(installation.url, read_only=True)
+    try:
+        (stop,) = database.journal.mentioning(["fact:JobStopRequested"])
+    finally:
+        database.close()
+    assert stop.record.by == "ada"
+
+
+def test_a_leader_without_its_database_decides_nothing_and_goes_on_when_it_is_back(
+    tmp_path: Path, postgres: object, postgres_url: str
+) -> None:
+    installation = Installation(tmp_path, postgres_url)
+    only = installation.servers[0].start()
+    installation.servers = [only]
+    try:
+        one = MovingLauncher(installation)
+        one.pump_until(lambda: one.generation == 1 and one.step >= 6, "generation 1 makes steps")
+        one.hold_state_of(one.step - 1)
+        postgres.stop()
+        one.rank_exits(1, signal=9)
+        time.sleep(2 * LEASE_S)  # it learns of the fault, cannot write it down, and steps down
+        with contextlib.suppress(ConnectionError):
+            while (message := one.client.receive(0)) is not None:
+                assert not isinstance(message, m.Command), "something was ordered that no journal knows"
+        postgres.start()
+        one.pump_until(lambda: one.generation == 2 and one.step >= 14, "generation 2 makes steps")
+    finally:
+        installation.stop()
