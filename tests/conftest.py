@@ -1,5 +1,6 @@
-"""Fixtures of every test: a real PostgreSQL."""
+"""Fixtures of every test: a real PostgreSQL. And what every program that a test starts finds in its environment."""
 
+import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -7,6 +8,9 @@ import pytest
 
 if TYPE_CHECKING:
     from tests.postgres import PostgresServer
+
+# Tests start our programs a thousand times. Where nothing may keep bytecode, each of them compiles the whole package anew.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 
 @pytest.fixture(scope="session")

@@ -138,3 +138,13 @@ def test_a_word_about_nothing(served, keepstep, command):
     done = keepstep(*command.split(), "--state-dir", served.path)
     assert done.returncode == 1
     assert "'nope'" in done.stderr or "'node/nope'" in done.stderr
+
+
+def test_holds_and_what_waits_for_a_person_are_listed(recorded, keepstep):
+    told = keepstep("holds", "--state-dir", recorded)
+    assert told.returncode == 0 and "person:ada" in told.stdout and "loose cable" in told.stdout
+    found = msgspec.json.decode(keepstep("holds", "--json", "--state-dir", recorded).stdout, type=views.Holds)
+    assert [line.resource for line in found.holds] == ["node/node-b"]
+    assert keepstep("approvals", "--state-dir", recorded).stdout.strip() == "nothing waits for a person"
+    waiting = keepstep("approvals", "--json", "--state-dir", recorded)
+    assert msgspec.json.decode(waiting.stdout, type=views.Incidents).incidents == ()

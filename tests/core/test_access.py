@@ -11,7 +11,14 @@ from keepstep.core.access import GRANTS, OWNER, PEOPLE, Action, Principal, Role,
 ROOT = Path(__file__).parent.parent.parent
 TENANTS = st.lists(st.sampled_from(["red", "green", "blue"]), max_size=3, unique=True).map(tuple)
 PRINCIPALS = st.builds(Principal, name=st.just("ada"), role=st.sampled_from(Role), tenants=TENANTS)
-FOR_ALL = (Action.SET_POLICY, Action.MANAGE_ACCESS, Action.KEEP_JOURNAL, Action.READ_JOURNAL, Action.HOLD)
+FOR_ALL = (
+    Action.SET_POLICY,
+    Action.MANAGE_ACCESS,
+    Action.KEEP_JOURNAL,
+    Action.READ_JOURNAL,
+    Action.READ_METRICS,
+    Action.HOLD,
+)
 
 
 def test_every_role_has_its_row_and_every_action_somebody_who_may():

@@ -36,6 +36,7 @@ def test_few_are_too_few() -> None:
     assert e.spread(list(map(float, range(10)))).p95 is None
     assert e.trend([(0.0, 1.0), (1.0, 2.0)]).verdict == "too few"
     assert e.trend([(1.0, 2.0)] * 20).per_day is None
+    assert e.trend([(n / 1440, 1.0 + n) for n in range(40)]).note == "too few: all within a day"
 
 
 def test_a_planted_slope_is_found_among_wild_values() -> None:

@@ -10,6 +10,7 @@ from keepstep.core import facts as f
 from keepstep.core.access import OWNER, Principal, Role
 from keepstep.core.ids import JobId, NodeId, ResourceId, Session
 from keepstep.core.intents import Fence
+from keepstep.core.job import RetiredJob
 from keepstep.core.world import World
 from keepstep.server.admission import foreign_job, in_its_name, objection, unfit_session
 from keepstep.wire.messages import PROTOCOL, Hello
@@ -140,9 +141,11 @@ def test_the_name_of_another_tenants_job_is_taken(fencing):
     assert "taken" in objection(RED, LAUNCHER, f.JobSubmitted(job=JOB, spec=SPEC), fencing.world)
     assert foreign_job(OWNER, LAUNCHER, fencing.world) == ""
     assert foreign_job(RED, msgspec.structs.replace(LAUNCHER, job=JobId("fresh")), fencing.world) == ""
+    gone = World(retired_jobs={JOB: RetiredJob(generation=3, runs=(), invalid=(), tainted=(), tenant="blue")})
+    assert "taken" in foreign_job(RED, LAUNCHER, gone), "also when it is over and only its name is left"
 
 
-@pytest.mark.parametrize("name", ["server-1-2", "ask-1", "enrol-t1", "renew-1"])
+@pytest.mark.parametrize("name", ["server-1-2", "ask-1", "enrol-t1", "renew-1", "a\0b", "x" * 201, "\u00fc"])
 def test_sessions_of_the_server_itself_are_not_to_be_had(name):
     assert unfit_session(msgspec.structs.replace(LAUNCHER, session=Session(name))) != ""
     assert unfit_session(LAUNCHER) == ""

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.server.conftest import DEADLINE_S, Client, ScriptedLauncher, ServerProcess
 
 from keepstep.adapters.database.opening import open_database
 from keepstep.core.decision import Decision
@@ -17,8 +18,6 @@ from keepstep.core.intents import Launch
 from keepstep.server.replay import replay
 from keepstep.server.state_dir import StateDir
 from keepstep.wire import messages as m
-
-from tests.server.conftest import DEADLINE_S, Client, ScriptedLauncher, ServerProcess
 
 LIFE = ["Launch", "Fence", "VerifyCheckpoint", "Launch", "EndJob"]
 LEASE_S = 1.0
@@ -70,6 +69,15 @@ class Installation:
         finally:
             database.close()
         raise AssertionError("nobody leads:\n" + self.logs())
+
+    def terms(self) -> list[int]:
+        """Of every server that led, the newest first."""
+        database = open_database(self.url, read_only=True)
+        try:
+            entries = database.journal.mentioning(["fact:ServerStarted"])
+            return [e.record.term for e in entries if isinstance(e.record, ServerStarted)]
+        finally:
+            database.close()
 
     def fail_over(self) -> None:
         """SIGKILL of the leader; the dead one comes back and follows."""
@@ -169,7 +177,11 @@ def test_the_leader_is_killed_at_an_order(installation: Installation, nth: int, 
 
     one.pump = pump_and_kill
     live_through(one)
-    assert check(installation, one) >= 2
+    deadline = time.monotonic() + DEADLINE_S
+    while len(installation.terms()) < 2:  # killed at its last word to the job, which therefore waited for nobody
+        assert time.monotonic() < deadline, "nobody led again:\n" + installation.logs()
+        time.sleep(0.05)
+    check(installation, one)
 
 
 def test_a_leader_that_was_stopped_wakes_up_as_a_follower(installation: Installation) -> None:

@@ -53,7 +53,7 @@ class Agent:
         self.link = ServerLink(_link_settings(settings, credentials), lambda: find_servers(settings), self)
         self.board = Board(settings, self._inventory, self._boot_id, self.link.report)
         self._holds = Holds(settings.own_dir)
-        self._answers: OrderedDict[int, Outcome] = OrderedDict()
+        self._answers: OrderedDict[int, tuple[Intent, Outcome]] = OrderedDict()
         self._told_inventory = -1
         self._stop = asyncio.Event()
         self._self_watch = SelfWatch()
@@ -120,9 +120,12 @@ class Agent:
     # ---- orders
 
     def _take(self, order: Order) -> None:
-        outcome = self._answers.get(order.number)
-        if outcome is None:
-            outcome = self._answers[order.number] = self._act(order.intent)
+        intent, outcome = self._answers.get(order.number, (None, None))
+        if (
+            outcome is None or intent != order.intent
+        ):  # a server that was restored from a copy counts from an older number
+            outcome = self._act(order.intent)
+            self._answers[order.number] = (order.intent, outcome)
             while len(self._answers) > _ANSWERS_KEPT:
                 self._answers.popitem(last=False)
         self.link.report(Answered(intent=order.number, outcome=outcome))

@@ -14,8 +14,8 @@ from keepstep.cli.checkpoint import checkpoint
 from keepstep.cli.control import approve, deny, hold, stop, unhold
 from keepstep.cli.faults import fault, faults, nodes
 from keepstep.cli.health import health
-from keepstep.cli.incidents import incident, incidents
-from keepstep.cli.jobs import jobs, ranks, resources
+from keepstep.cli.incidents import approvals, incident, incidents
+from keepstep.cli.jobs import holds, jobs, ranks, resources
 from keepstep.cli.journal import journal
 from keepstep.cli.precision import precision
 from keepstep.cli.report import report
@@ -51,7 +51,9 @@ app.command("agent")(agent)
 app.command("jobs")(jobs)
 app.command("ranks")(ranks)
 app.command("resources")(resources)
+app.command("holds")(holds)
 app.command("incidents")(incidents)
+app.command("approvals")(approvals)
 app.command("faults")(faults)
 app.add_typer(fault, name="fault")
 app.command("nodes")(nodes)

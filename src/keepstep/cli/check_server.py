@@ -8,7 +8,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from keepstep.adapters.server_link.address import parse_addresses
-from keepstep.adapters.server_link.errors import ServerGone, ServerRefused
+from keepstep.adapters.server_link.errors import NoLeader, ServerGone, ServerRefused
 from keepstep.adapters.server_link.tool import ToolClient
 from keepstep.cli.client import named_server, open_tool
 from keepstep.cli.findings import Finding, bad, good, note
@@ -29,6 +29,9 @@ def server(state: StateDir) -> Iterator[Finding]:
         tool = open_tool(state, timeout_s=ASK_TIMEOUT_S)
     except ServerGone as error:
         yield _silent(state, str(error))
+        return
+    except NoLeader as error:
+        yield bad("server", str(error), "see that the database answers; then one of its servers takes over by itself")
         return
     except (ServerRefused, ValueError) as error:
         yield bad("server", f"{where}: {error}", "see the message; the same version and token on both sides")

@@ -1,10 +1,13 @@
 """Commands by which a person speaks: stop, hold, unhold, approve, deny. Each is one request; the server judges it."""
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from keepstep.cli.terminal import StateDirOption
+
+if TYPE_CHECKING:
+    from keepstep.wire.requests import Accepted
 
 ReasonOption = Annotated[str, typer.Option(help="Why, for the record.", show_default=False)]
 ResourceArgument = Annotated[
@@ -24,7 +27,7 @@ def stop(
     from keepstep.cli.reading import act
     from keepstep.wire.requests import StopJob
 
-    act(state_dir, StopJob(job=job, reason=reason))
+    _said(f"{job} is being ended", act(state_dir, StopJob(job=job, reason=reason)))
 
 
 def hold(resource: ResourceArgument, reason: ReasonOption = "", state_dir: StateDirOption = None) -> None:
@@ -32,7 +35,7 @@ def hold(resource: ResourceArgument, reason: ReasonOption = "", state_dir: State
     from keepstep.cli.reading import act
     from keepstep.wire.requests import Hold
 
-    act(state_dir, Hold(resource=resource, reason=reason))
+    _said(f"{resource} is held by you", act(state_dir, Hold(resource=resource, reason=reason)))
 
 
 def unhold(resource: ResourceArgument, state_dir: StateDirOption = None) -> None:
@@ -40,7 +43,7 @@ def unhold(resource: ResourceArgument, state_dir: StateDirOption = None) -> None
     from keepstep.cli.reading import act
     from keepstep.wire.requests import Unhold
 
-    act(state_dir, Unhold(resource=resource))
+    _said(f"your hold of {resource} is lifted", act(state_dir, Unhold(resource=resource)))
 
 
 def approve(subject: SubjectArgument, state_dir: StateDirOption = None) -> None:
@@ -57,4 +60,9 @@ def _answer(subject: str, granted: bool, state_dir: str | None) -> None:
     from keepstep.cli.reading import act
     from keepstep.wire.requests import Decide
 
-    act(state_dir, Decide(subject=subject, granted=granted))
+    word = "approved" if granted else "denied"
+    _said(f"{subject} is {word}", act(state_dir, Decide(subject=subject, granted=granted)))
+
+
+def _said(what: str, accepted: "Accepted") -> None:
+    typer.echo(f"{what}; journal entry {accepted.entry}")

@@ -1,4 +1,4 @@
-"""``keepstep incidents`` and ``keepstep incident show``. Owns their tables; all content comes from the read side."""
+"""``keepstep incidents``, ``approvals`` and ``incident show``. Owns their tables; all content comes from the read side."""
 
 from typing import TYPE_CHECKING, Annotated
 
@@ -45,6 +45,26 @@ def _incidents(found: "Incidents") -> list["RenderableType"]:
             seconds(line.downtime_s),
         )
     return [rows_or(made, "no incident")]
+
+
+def approvals(state_dir: StateDirOption = None, json: JsonOption = False, watch: WatchOption = None) -> None:
+    """List what waits for a person: `keepstep approve ID` lets it go on, `keepstep deny ID` refuses."""
+    from keepstep.cli.reading import ask
+    from keepstep.server.views import Incidents
+
+    present(
+        lambda: ask(state_dir, "incidents", Incidents, state="waiting", open=True, starts=True),
+        _approvals, json=json, watch=watch,
+    )  # fmt: skip
+
+
+def _approvals(found: "Incidents") -> list["RenderableType"]:
+    from keepstep.cli.tables import table
+
+    made = table("incident", "job", "waits for", "what", "since", flexible=("job", "waits for", "what"))
+    for line in reversed(found.incidents):
+        made.add_row(line.id, line.job, line.waits_for, line.summary or "–", moment(line.opened_s)[5:16])
+    return [rows_or(made, "nothing waits for a person")]
 
 
 @incident.command("show")

@@ -1,4 +1,4 @@
-"""``keepstep jobs``, ``ranks`` and ``resources``: what there is. Owns their tables."""
+"""``keepstep jobs``, ``ranks``, ``resources`` and ``holds``: what there is. Owns their tables."""
 
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,7 +10,7 @@ from keepstep.cli.terminal import JsonOption, StateDirOption, moment, step
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from keepstep.server.views import Jobs, Resources
+    from keepstep.server.views import Holds, Jobs, Resources
     from keepstep.server.whereabouts import Whereabouts
 
 
@@ -25,8 +25,8 @@ def jobs(state_dir: StateDirOption = None, json: JsonOption = False, watch: Watc
 def _jobs(found: "Jobs") -> list["RenderableType"]:
     from keepstep.cli.tables import table
 
-    columns = ("job", "state", "ranks", "gen", "step", "saved", "faults", "submitted", "script")
-    made = table(*columns, flexible=("job", "submitted", "script"))
+    columns = ("job", "state", "ranks", "gen", "step", "saved", "faults", "since")
+    made = table(*columns, flexible=("job",))
     for job in reversed(found.jobs):
         state = f"{job.state} ({job.exit_code})" if job.exit_code is not None else job.state
         made.add_row(
@@ -37,8 +37,7 @@ def _jobs(found: "Jobs") -> list["RenderableType"]:
             step(job.step),
             step(job.checkpoint_step),
             str(job.incidents),
-            moment(job.submitted_s),
-            " ".join(job.argv),
+            moment(job.submitted_s)[5:16],
         )
     slower = [f"{job.id} is slower: {job.slower}" for job in reversed(found.jobs) if job.slower]
     return [rows_or(made, "no job yet"), *slower]
@@ -66,6 +65,30 @@ def _resources(found: "Resources") -> list["RenderableType"]:
             item.incident or "–",
         )
     return [rows_or(made, "no node has joined yet")]
+
+
+def holds(
+    source: Annotated[
+        str, typer.Option(help="Only of those whose name begins so: person:, keepstep:, gate.", show_default=False)
+    ] = "",
+    state_dir: StateDirOption = None,
+    json: JsonOption = False,
+    watch: WatchOption = None,
+) -> None:
+    """List holds: what keeps work off which part, whose it is, and why. Its owner alone can lift it."""
+    from keepstep.cli.reading import ask
+    from keepstep.server.views import Holds
+
+    present(lambda: ask(state_dir, "holds", Holds, source=source), _holds, json=json, watch=watch)
+
+
+def _holds(found: "Holds") -> list["RenderableType"]:
+    from keepstep.cli.tables import table
+
+    made = table("resource", "state", "held by", "since", "why", flexible=("resource", "held by", "why"))
+    for line in found.holds:
+        made.add_row(line.resource, line.state, line.source, moment(line.since_s)[5:16], line.reason or "–")
+    return [rows_or(made, "nothing is held")]
 
 
 def ranks(

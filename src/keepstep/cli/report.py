@@ -208,8 +208,8 @@ def _save(path: Path, text: str) -> None:
 def _jobs(found: "Report") -> "Table":
     from keepstep.cli.tables import table
 
-    columns = ("job", "state", "elapsed", "goodput", "down", "lost", "faults", "causes", "restored")
-    made = table(*columns, flexible=("job", "causes", "restored"))
+    columns = ("job", "state", "elapsed", "goodput", "down", "lost", "faults", "restored")
+    made = table(*columns, flexible=("job", "faults", "restored"))
     for job in found.jobs:
         made.add_row(
             job.job,
@@ -218,8 +218,7 @@ def _jobs(found: "Report") -> "Table":
             "–" if job.goodput is None else f"{job.goodput:.2%}",
             seconds(job.downtime_s),
             str(job.lost_steps),
-            str(job.faults),
-            _counts(job.by_cause),
+            _counts(job.by_cause).replace("_", " ") if job.by_cause else str(job.faults),
             _counts(job.restored_from),
         )
     return made

@@ -63,7 +63,11 @@ def create(
             tenants=tuple(tenant or ()), expires_in_s=expires_in_s,
         ),
     )  # fmt: skip
-    shown = f"{secret}.{pin}" if join else secret
+    shown = secret
+    if join:
+        from keepstep.adapters.pki.pinning import join_token
+
+        shown = join_token(secret, pin)
     if json:
         print_json({"id": accepted.subject, "token": shown})
         return

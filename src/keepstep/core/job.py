@@ -4,7 +4,7 @@ import enum
 
 from msgspec import Struct, field
 
-from keepstep.core.facts import DiskOffer, Inventory, JobSpec, StepsSlower
+from keepstep.core.facts import DEFAULT_TENANT, DiskOffer, Inventory, JobSpec, StepsSlower
 from keepstep.core.ids import IncidentId, JobId, NodeId, ResourceId, Session, node_of, slot_of
 from keepstep.core.intents import RankPlace, Restore
 
@@ -107,6 +107,8 @@ class RetiredJob(Struct, frozen=True, kw_only=True):
     runs: tuple[str, ...]
     invalid: tuple[str, ...]
     tainted: tuple[int, ...]
+    tenant: str = DEFAULT_TENANT
+    """Its name stays this one's: nobody else goes on under it."""
 
 
 class Placement(Struct, frozen=True, kw_only=True):

@@ -55,4 +55,5 @@ def _job(world: World, job: JobId) -> None:
         runs=tuple(item.runs[-_RUNS_KEPT:]),
         invalid=tuple(item.invalid),
         tainted=tuple(item.tainted),
+        tenant=item.spec.tenant,
     )

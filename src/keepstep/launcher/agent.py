@@ -230,13 +230,13 @@ class Agent:
     # ---- orders
 
     def _take(self, order: Order) -> None:
-        if self._answers.in_work(order.number):
+        if self._answers.in_work(order):
             return
-        earlier = self._answers.earlier(order.number)
+        earlier = self._answers.earlier(order)
         if earlier is not None:
             self._link.report(Answered(intent=order.number, outcome=earlier))
             return
-        self._answers.began(order.number, self._spawn(self._carry_out(order)))
+        self._answers.began(order, self._spawn(self._carry_out(order)))
 
     async def _carry_out(self, order: Order) -> None:
         refusal = self._generations.refusal(order.intent, self._settings.session)
@@ -246,7 +246,7 @@ class Agent:
             outcome = Failed(reason=str(error))
         except OSError as error:
             outcome = Failed(reason=f"{type(error).__name__}: {error}")
-        self._answers.keep(order.number, outcome)
+        self._answers.keep(order, outcome)
         self._link.report(Answered(intent=order.number, outcome=outcome))
         if isinstance(order.intent, EndJob) and isinstance(outcome, Done):
             await self._end(order.intent.exit_code, order.intent.message, grace_s=0.0, goodbye=False)

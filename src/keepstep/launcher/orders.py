@@ -8,30 +8,39 @@ from collections import OrderedDict
 
 from keepstep.core.facts import Failed, Outcome
 from keepstep.core.ids import Session
-from keepstep.core.intents import CollectStacks, Fence, Intent, Launch, VerifyCheckpoint
+from keepstep.core.intents import CollectStacks, Fence, Intent, Launch, Order, VerifyCheckpoint
 
 ANSWERS_KEPT = 256
 
 
 class Answers:
-    """The last outcomes by order number: a repeated order gets the same answer, not a second act."""
+    """The last outcomes by order number: a repeated order gets the same answer, not a second act.
+
+    A server whose journal was restored from a copy counts from an older number: what it orders under a number that was used is
+    another order all the same.
+    """
 
     def __init__(self) -> None:
-        self._known: OrderedDict[int, Outcome] = OrderedDict()
-        self._in_work: dict[int, asyncio.Task[None]] = {}
+        self._known: OrderedDict[int, tuple[Intent, Outcome]] = OrderedDict()
+        self._in_work: dict[int, tuple[Intent, asyncio.Task[None]]] = {}
 
-    def earlier(self, number: int) -> Outcome | None:
-        return self._known.get(number)
+    def earlier(self, order: Order) -> Outcome | None:
+        intent, outcome = self._known.get(order.number, (None, None))
+        return outcome if intent == order.intent else None
 
-    def in_work(self, number: int) -> bool:
-        return number in self._in_work
+    def in_work(self, order: Order) -> bool:
+        return order.number in self._in_work and self._in_work[order.number][0] == order.intent
 
-    def began(self, number: int, task: "asyncio.Task[None]") -> None:
-        self._in_work[number] = task
-        task.add_done_callback(lambda _: self._in_work.pop(number, None))
+    def began(self, order: Order, task: "asyncio.Task[None]") -> None:
+        self._in_work[order.number] = (order.intent, task)
+        task.add_done_callback(lambda done: self._ended(order.number, done))
 
-    def keep(self, number: int, outcome: Outcome) -> None:
-        self._known[number] = outcome
+    def _ended(self, number: int, task: "asyncio.Task[None]") -> None:
+        if number in self._in_work and self._in_work[number][1] is task:
+            del self._in_work[number]
+
+    def keep(self, order: Order, outcome: Outcome) -> None:
+        self._known[order.number] = (order.intent, outcome)
         while len(self._known) > ANSWERS_KEPT:
             self._known.popitem(last=False)
 

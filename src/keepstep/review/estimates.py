@@ -14,6 +14,8 @@ LEAST = 5
 LEAST_P95 = 20
 """Of fewer values the nearest rank at 95 % is only the largest one."""
 LEAST_TREND = 8
+LEAST_TREND_DAYS = 1.0
+"""A slope a day is told of points that are a day apart: two minutes of saves say nothing of tomorrow."""
 SURE = 0.05
 """A p-value below which chance is not believed."""
 _Z = 1.959964
@@ -82,6 +84,7 @@ def spread(values: Sequence[float]) -> Spread:
 
 
 def nearest(ordered: Sequence[float], at: float) -> float:
+    """The nearest rank: always one of the values. ``at`` 0 to 1; there must be at least one."""
     return ordered[max(0, math.ceil(at * len(ordered)) - 1)]
 
 
@@ -160,6 +163,8 @@ def trend(points: Sequence[tuple[float, float]]) -> Trend:
         return Trend(n=n, note=too_few(n, LEAST_TREND))
     level = median([value for _, value in points])
     ordered = _thinned(sorted(points))
+    if ordered[-1][0] - ordered[0][0] < LEAST_TREND_DAYS:
+        return Trend(n=n, note="too few: all within a day")
     slopes = sorted(
         (later[1] - earlier[1]) / (later[0] - earlier[0])
         for i, earlier in enumerate(ordered)

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
+from keepstep.review.estimates import LEAST_TREND
 from keepstep.review.figures import Loss, Rate, Review
 from keepstep.review.wording import count, duration, hours, number, percent
 
@@ -109,7 +110,8 @@ def how_long_recovery_takes(review: Review) -> str:
 def are_writes_getting_slower(review: Review) -> str:
     trend = review.saves.trend
     if trend.per_day is None:
-        return f"Too few to say: {count(trend.n, 'save')}."
+        within = ", all within a day" if trend.n >= LEAST_TREND else ""
+        return f"Too few to say: {count(trend.n, 'save')}{within}."
     word = {"rising": "Yes", "falling": "No, faster", "steady": "No"}[trend.verdict]
     slower = [x.job for x in review.saves.jobs if x.trend.verdict == "rising"]
     which = f" Slower by themselves: {', '.join(slower[:5])}." if slower else ""

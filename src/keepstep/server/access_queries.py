@@ -1,32 +1,27 @@
 """The read side of who was let in, and of the policy that holds. Beside ``queries``, which has the list of questions."""
 
-from collections.abc import Sequence
-from typing import TypeVar
-
 from keepstep.core import facts as f
 from keepstep.server.access_views import Certificates, CertificateView, PolicyView, Tokens, TokenView
 from keepstep.server.desk import Desk
+from keepstep.server.paging import LIMIT_MAX, page
 from keepstep.server.policy_file import read_policy
 from keepstep.server.policy_text import policy_text
-
-LIMIT_MAX = 500
-Item = TypeVar("Item")
 
 
 def tokens(desk: Desk, cursor: str = "", limit: int = LIMIT_MAX) -> Tokens:
     """Those that were not revoked, newest first. Whoever is bound to tenants sees the tokens of these."""
     known = [token for token in reversed(desk.registry.tokens.values()) if _of(desk, token.tenants)]
-    page, following = _page(known, cursor, limit)
-    return Tokens(tokens=tuple(_token(desk, token) for token in page), next=following, total=len(known))
+    found = page(known, len(known), cursor, limit)
+    return Tokens(tokens=tuple(_token(desk, token) for token in found.items), next=found.next, total=found.total)
 
 
 def certificates(desk: Desk, cursor: str = "", limit: int = LIMIT_MAX) -> Certificates:
     """Those that have not been forgotten, some time after their end; newest first."""
     known = [one for one in reversed(desk.registry.certificates.values()) if _of(desk, one.tenants)]
     replaced = {one.replaces for one in desk.registry.certificates.values() if one.replaces}
-    page, following = _page(known, cursor, limit)
-    views = tuple(_certificate(desk, one, one.serial in replaced) for one in page)
-    return Certificates(certificates=views, next=following, total=len(known))
+    found = page(known, len(known), cursor, limit)
+    views = tuple(_certificate(desk, one, one.serial in replaced) for one in found.items)
+    return Certificates(certificates=views, next=found.next, total=found.total)
 
 
 def policy(desk: Desk) -> PolicyView:
@@ -39,17 +34,6 @@ def policy(desk: Desk) -> PolicyView:
 
 def _of(desk: Desk, tenants: tuple[str, ...]) -> bool:
     return not desk.tenants or (bool(tenants) and set(tenants) <= set(desk.tenants))
-
-
-def _page(known: Sequence[Item], cursor: str, limit: int) -> tuple[Sequence[Item], str]:
-    """The cursor is how many were shown. Raises ValueError for one that is none."""
-    if not 0 < limit <= LIMIT_MAX:
-        raise ValueError(f"limit is {limit}; it may be 1 to {LIMIT_MAX}")
-    if cursor and not cursor.isdecimal():
-        raise ValueError("the cursor is none of ours: leave it out to begin at the first page")
-    start = int(cursor or 0)
-    end = start + limit
-    return known[start:end], str(end) if end < len(known) else ""
 
 
 def _token(desk: Desk, token: f.TokenIssued) -> TokenView:

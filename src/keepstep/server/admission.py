@@ -4,6 +4,8 @@ A stolen certificate, or a launcher gone wrong, can then say false things of one
 answer its orders, or speak for a person. What is refused changes nothing and is told to the journal.
 """
 
+import re
+
 from msgspec import structs
 
 from keepstep.core import facts as f
@@ -21,6 +23,7 @@ _BY_ROLE: dict[str, tuple[type, ...]] = {
     "tool": (),
 }  # fmt: skip
 """What each kind of client reports. A person's word goes another way: Act."""
+SESSION = re.compile(r"[A-Za-z0-9._:/-]{0,200}")
 RESERVED = ("server-", "ask-", "enrol-", "renew-")
 """Beginnings of session names that the server itself gives."""
 
@@ -35,6 +38,9 @@ def objection(principal: Principal, hello: Hello, fact: f.Fact, world: World) ->
 def unfit_session(hello: Hello) -> str:
     """Why it may not call itself so; empty where it may."""
     name = hello.session or ""
+    if not SESSION.fullmatch(name):
+        # It is kept as it is with every report: one that a database cannot take would stop the journal.
+        return "a session is named by letters, digits, dots, dashes, colons, slashes and underscores, at most 200"
     return f"{name!r} is a session of the server itself" if name.startswith(RESERVED) else ""
 
 
@@ -88,7 +94,12 @@ def _of_other_order(hello: Hello, fact: f.Fact, world: World) -> str:
 
 
 def _of_other_tenant(principal: Principal, hello: Hello, world: World) -> str:
-    job = world.jobs.get(hello.job) if hello.job is not None and principal.tenants else None
-    if job is None or principal.sees(job.spec.tenant):
+    if hello.job is None or not principal.tenants:
         return ""
-    return f"the name {job.id!r} is taken by a job that {principal.name} has nothing to do with; choose another --job"
+    job, retired = world.jobs.get(hello.job), world.retired_jobs.get(hello.job)
+    tenant = job.spec.tenant if job is not None else retired.tenant if retired is not None else None
+    if tenant is None or principal.sees(tenant):
+        return ""
+    return (
+        f"the name {hello.job!r} is taken by a job that {principal.name} has nothing to do with; choose another --job"
+    )

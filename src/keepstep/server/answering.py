@@ -9,7 +9,7 @@ from keepstep.core.access import Principal
 from keepstep.ports import JournalUnavailable
 from keepstep.server.authentication import refusal_to_forward
 from keepstep.server.desk import Desk, UnknownSubject
-from keepstep.server.queries import answer
+from keepstep.server.queries import answer, arguments
 from keepstep.server.requests import Forbidden
 from keepstep.server.review_queries import review_aside
 from keepstep.server.site import NoLeader
@@ -21,7 +21,7 @@ Refused = Callable[[str, str, str], None]
 """(who, what, why): for the journal."""
 Submit = Callable[[Request, Principal, str], Awaitable[Accepted]]
 
-ANSWERS = (UnknownSubject, ValueError, TypeError, JournalUnavailable)
+ANSWERS = (UnknownSubject, ValueError, JournalUnavailable)
 """What a question may end in, besides its answer."""
 GONE = "the token or certificate of this connection was revoked or has expired: connect anew with one that is good"
 
@@ -40,7 +40,7 @@ def answer_to(query: Query, desk: Desk, asker: Principal, refused: Refused) -> R
     try:
         return answered(answer(desk.seen_by(asker), query.what, query.args))
     except ANSWERS as error:
-        return _said(error)
+        return Reply(ok=False, error=str(error), kind=type(error).__name__)
 
 
 ASIDE = ("review",)
@@ -52,19 +52,13 @@ async def answer_aside(query: Query, desk: Callable[[], Desk], asker: Principal,
         refused(asker.name, f"question {query.what}", why)
         return Reply(ok=False, error=why, kind=Forbidden.__name__)
     try:
-        return answered(await review_aside(lambda: desk().seen_by(asker), **query.args))
+        return answered(await review_aside(lambda: desk().seen_by(asker), **arguments(query.what, query.args)))
     except ANSWERS as error:
-        return _said(error)
+        return Reply(ok=False, error=str(error), kind=type(error).__name__)
 
 
 def _why_not(query: Query, desk: Desk, asker: Principal) -> str:
     return refusal_to_ask(asker, query.what) if desk.registry.holds(asker, desk.now_s) else GONE
-
-
-def _said(error: Exception) -> Reply:
-    """An argument of the wrong type is the asker's mistake like a wrong value."""
-    kind = ValueError if isinstance(error, TypeError) else type(error)
-    return Reply(ok=False, error=str(error), kind=kind.__name__)
 
 
 async def outcome_of(

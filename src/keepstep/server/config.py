@@ -73,6 +73,10 @@ def read_config(argv: Sequence[str], environ: Mapping[str, str]) -> ServerConfig
         http = parse_http(options.http, must=options.http != HTTP_DEFAULT)
     except ValueError as error:
         parser.error(str(error))
+    if options.database == "":
+        parser.error(
+            "--database is empty; write postgresql://…, or leave it out for a SQLite file in the state directory"
+        )
     if options.lease_s < 1.0:
         parser.error(f"--lease-s is {options.lease_s}; below 1 s every pause of a server would change the leader")
     return ServerConfig(
@@ -105,7 +109,7 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--state-dir", type=Path, default=None, help="default: $KEEPSTEP_STATE_DIR or the XDG state directory")
     add(
-        "--database", default="", metavar="URL",
+        "--database", default=None, metavar="URL",
         help="postgresql://…: several servers share it, one leads; default: $KEEPSTEP_DATABASE, else a SQLite file",
     )  # fmt: skip
     add(

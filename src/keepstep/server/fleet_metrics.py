@@ -4,7 +4,6 @@ One scan of the resources a time, no scan of history. A node has series of its o
 only their distribution is told.
 """
 
-import math
 from collections.abc import Iterable
 from functools import lru_cache
 
@@ -13,6 +12,7 @@ from keepstep.core.isolate import breaker
 from keepstep.core.policy import Policy
 from keepstep.core.resource import Resource, ResourceState
 from keepstep.core.world import World
+from keepstep.review.estimates import nearest
 from keepstep.server.desk import Desk
 from keepstep.server.policy_file import read_policy
 from keepstep.telemetry import Family
@@ -257,4 +257,4 @@ def _faults(world: World) -> Family:
 def quantiles(values: list[float]) -> list[tuple[str, float]]:
     """(quantile, value) of QUANTILES; empty where there is nothing."""
     values.sort()
-    return [(f"{q:g}", values[max(0, math.ceil(q * len(values)) - 1)]) for q in QUANTILES] if values else []
+    return [(f"{q:g}", nearest(values, q)) for q in QUANTILES] if values else []

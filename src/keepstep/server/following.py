@@ -122,6 +122,10 @@ class Following:
 
     # ---- site
 
+    @property
+    def is_led(self) -> bool:
+        return self.leader is not None
+
     def desk(self) -> Desk:
         self.looked_s = self._clock.now_s()
         vitals = self.vitals if self._clock.now_s() - self._told_s < BEATS_OLD_S else None

@@ -31,6 +31,8 @@ class ServerView(Struct, frozen=True, kw_only=True):
     version: str
     leads: bool
     """False: it follows; it answers questions and passes requests on."""
+    is_led: bool
+    """False: nobody leads, as far as it knows: nothing is decided, requests are refused, and answers show how things were."""
     term: int
     """Under which the leader leads; grows with each new one."""
     entry: int

@@ -66,7 +66,8 @@ class Hub:
         self.identity = identity
         self._clock = clock
         self._own = Session(f"server-{identity}")
-        self._own_reports = 0
+        self._own_reports = loop.acked(self._own)
+        """It goes on where an earlier spell of leading ended: what is counted twice would be taken for a repetition."""
         self._connections: dict[Connection, None] = {}
         self._sessions: dict[Session, Connection] = {}
         self._wake: asyncio.Handle | None = None

@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+import secrets
 from collections.abc import AsyncIterator
 
 import msgspec
@@ -32,14 +33,13 @@ class LeadingSite:
         self._clock = clock
         self._refusals = Refusals()
         self._telling: asyncio.TimerHandle | None = None
-        self._asked = 0
-        self._on_the_way: dict[str, Session] = {}
-        """Beginning of a session's name, which is of one asker and one key -> the session whose request is not in the journal
-        yet."""
+        self._of_key = {_key_of(session): session for session in loop.sessions(_PREFIX)}
+        """What one asker's key was used for: in the journal, or on the way to it."""
         hub.act = self.submit
         hub.refused = self.note_refusal
 
     leads = True
+    is_led = True
 
     @property
     def identity(self) -> str:
@@ -58,26 +58,20 @@ class LeadingSite:
         if self._loop.acked(session):
             return Accepted(entry=0, subject=self._subject(request), repeated=True)
         fact, subject = fact_of(request, by, books, self._clock.now_s())
-        prefix = session[: session.rindex("-") + 1]
-        self._on_the_way[prefix] = session
-        try:
-            entry = await self._hub.take(fact, session)
-        finally:
-            self._on_the_way.pop(prefix, None)
+        if key:
+            self._of_key[_key_of(session)] = session
+        entry = await self._hub.take(fact, session)
         return Accepted(entry=entry, subject=subject)
 
     def _session_of(self, request: Request, by: Principal, key: str) -> Session:
         """One request with one key is one session of one report: the loop takes it once, over restarts too."""
         if not key:
-            self._asked += 1
-            return Session(f"{_PREFIX}{self.identity}-{self._asked}")
+            return Session(f"{_PREFIX}{secrets.token_hex(16)}")
         # By the proof besides the name: two people may be called alike.
         asker = hashlib.blake2b(f"{by.proof}\0{by.name}\0{key}".encode(), digest_size=12).hexdigest()
         what = hashlib.blake2b(msgspec.msgpack.encode(request), digest_size=12).hexdigest()
         session = Session(f"{_PREFIX}{asker}-{what}")
-        prefix = f"{_PREFIX}{asker}-"
-        other = self._on_the_way.get(prefix) or self._loop.known_session(prefix)
-        if other is not None and other != session:
+        if self._of_key.get(_key_of(session), session) != session:
             raise KeyReused("this idempotency key was used for another request; take a fresh one")
         return session
 
@@ -106,3 +100,8 @@ class LeadingSite:
 
     def report(self, *facts: Fact) -> None:
         self._hub.observe(*facts)
+
+
+def _key_of(session: Session) -> str:
+    """What stands for asker and key in the name of a session; of one without a key the whole name."""
+    return session.rpartition("-")[0] if session.count("-") > 1 else session

@@ -119,9 +119,9 @@ class ControlLoop:
         """Highest report number of the session that is in the journal."""
         return self._kept.get(session, 0)
 
-    def known_session(self, prefix: str) -> Session | None:
-        """One whose name begins so, of which something was taken."""
-        return next((session for session in self._folded if session.startswith(prefix)), None)
+    def sessions(self, prefix: str) -> list[Session]:
+        """Those whose names begin so, of which something was taken."""
+        return [session for session in self._folded if session.startswith(prefix)]
 
     def receive(self, item: Received) -> None:
         """Queue a fact for the next ``work``."""

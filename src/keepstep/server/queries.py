@@ -7,8 +7,8 @@ The same functions answer on a live server and on a journal file that was replay
 import inspect
 import math
 from collections.abc import Callable
-from functools import partial
-from typing import Any
+from functools import cache, partial
+from typing import Any, get_type_hints
 
 import msgspec
 from msgspec import Struct
@@ -142,7 +142,7 @@ def _vitals_of(desk: Desk, job: Job) -> JobVitals | None:
 def _progress(desk: Desk, job: Job) -> tuple[int, float | None]:
     vitals = _vitals_of(desk, job)
     if vitals is None or job.placement is None:
-        return job.step, job.loss
+        return max(job.step, job.committed_step), job.loss
     step, loss = common_step(vitals, job.placement.world_size), mean_loss(vitals)
     return max(step, job.step), loss if loss is not None else job.loss
 
@@ -169,7 +169,7 @@ def _launcher_view(launcher: Launcher) -> views.LauncherView:
 # ---- incidents
 
 
-class IncidentFilter(Struct, frozen=True, kw_only=True):
+class IncidentFilter(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """All that is said must fit."""
 
     job: str = ""
@@ -207,8 +207,8 @@ def incidents(
     if job is not None and not desk.archived("job", job):
         desk.job(job)
     try:
-        chosen = IncidentFilter(job=job or "", starts=starts, **filters)
-    except TypeError as error:
+        chosen = msgspec.convert({"job": job or "", "starts": starts} | filters, IncidentFilter)
+    except msgspec.ValidationError as error:
         raise ValueError(f"question 'incidents': {error}") from None
     found = page_of_all(
         _open_lines(desk, chosen), desk.archive, _closed_incidents(desk, chosen), _line_over, cursor=cursor, limit=limit
@@ -445,13 +445,31 @@ QUESTIONS: dict[str, Callable[..., Struct]] = {
 
 
 def answer(desk: Desk, what: str, args: dict[str, Any]) -> Struct:
-    """Raises UnknownSubject, or ValueError for a question or an argument that does not exist."""
+    """Raises UnknownSubject, or ValueError for a question or an argument that does not exist or is of another type."""
+    fitting = arguments(what, args)
+    return QUESTIONS[what](desk, **fitting)
+
+
+def arguments(what: str, args: dict[str, Any]) -> dict[str, Any]:
+    """Those of a question, as its types say: they come from whoever is connected. Raises ValueError."""
     try:
         ask = QUESTIONS[what]
     except KeyError:
         raise ValueError(f"unknown question {what!r}; known: {', '.join(QUESTIONS)}") from None
+    types = _types(ask)
     try:
-        inspect.signature(ask).bind(desk, **args)
-    except TypeError as error:
+        inspect.signature(ask).bind(None, **args)
+        if any(isinstance(value, int) and abs(value) > WHOLE_MAX for value in args.values()):
+            raise TypeError(f"a number is over {WHOLE_MAX}")
+        return {name: msgspec.convert(value, types.get(name, Any)) for name, value in args.items()}
+    except (TypeError, msgspec.ValidationError) as error:
         raise ValueError(f"question {what!r}: {error}") from error
-    return ask(desk, **args)
+
+
+WHOLE_MAX = 2**53
+"""More than any entry or page; some databases take no larger one."""
+
+
+@cache
+def _types(ask: Callable[..., Struct]) -> dict[str, Any]:
+    return get_type_hints(ask)

@@ -14,7 +14,7 @@ from typing import Protocol
 
 from keepstep.core.access import Principal
 from keepstep.core.facts import Fact
-from keepstep.ports import Deposed, JournalUnavailable, Leader, Leadership
+from keepstep.ports import Deposed, JournalCorrupt, JournalUnavailable, Leader, Leadership
 from keepstep.server.desk import Desk
 from keepstep.server.following import Following
 from keepstep.server.meters import Meters
@@ -67,6 +67,11 @@ class Standing:
     renewed."""
 
 
+class _LeftBehind(Exception):
+    """The entry that it wants next is not to be had: compacted away while this server slept, or broken. Who begins anew with
+    the newest snapshot will see."""
+
+
 def _boot_s() -> float:
     """Goes on while the machine sleeps: its lease runs out meanwhile."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
@@ -100,7 +105,12 @@ class Replica:
     async def run(self) -> None:
         """Until cancelled. What a follower of the role raises that is no change of roles goes through."""
         while True:
-            following, term = await self._follow()
+            try:
+                following, term = await self._follow()
+            except _LeftBehind as error:
+                log.warning("%s; reading the journal anew", error)
+                await self.release()
+                continue
             try:
                 await self._lead(following, term)
             except Deposed as error:
@@ -113,23 +123,30 @@ class Replica:
             return
         try:
             await asyncio.to_thread(self._leadership.release)
+            self._led = False
         except JournalUnavailable as error:
             log.warning("%s; the lease was not given back, and runs out", error)
 
     async def _follow(self) -> tuple[Following, int]:
         """Until this server leads; returns its books as a follower, up to date, and the term."""
         following = await self._read_books()
-        while True:
-            leader = await self._look(following)
-            if self.standing.may_lead and (leader is None or self.standing.alone):
-                term = await self._acquire()
-                if term is not None:
-                    following.follow()
-                    return following, term
-            if self._site is not following:
-                self._become(following)
-            await asyncio.to_thread(self._news.wait, LOOK_S)
-            self._take_news(following)
+        listening = asyncio.ensure_future(following.listen())
+        try:
+            while True:
+                leader = await self._look(following)
+                if self.standing.may_lead and (leader is None or self.standing.alone):
+                    term = await self._acquire()
+                    if term is not None:
+                        self._led = True
+                        if self._take_news(following):
+                            return following, term
+                        await self.release()
+                if self._site is not following:
+                    self._become(following)
+                await asyncio.to_thread(self._news.wait, LOOK_S)
+                self._take_news(following)
+        finally:
+            listening.cancel()
 
     async def _read_books(self) -> Following:
         """The journal, from its beginning or its newest snapshot. At the first time a database that is away is an error;
@@ -164,15 +181,19 @@ class Replica:
             log.warning("%s; this server cannot lead now", error)
             return None
 
-    def _take_news(self, following: Following) -> None:
+    def _take_news(self, following: Following) -> bool:
+        """Whether its books are up to date now. Raises _LeftBehind."""
         try:
             following.follow()
+        except JournalCorrupt as error:
+            raise _LeftBehind(str(error)) from error
         except JournalUnavailable as error:
             log.warning("%s; trying again", error)
+            return False
+        return True
 
     async def _lead(self, following: Following, term: int) -> None:
         log.info("server %s leads, term %d", self.standing.identity, term)
-        self._led = True
         leader = self._make_leader(following, self._bulletin)
         self.role, self._site = leader, leader.site
         leader.begin(term)
@@ -226,6 +247,10 @@ class Replica:
     @property
     def leads(self) -> bool:
         return self._site is not None and self._site.leads
+
+    @property
+    def is_led(self) -> bool:
+        return self._site is not None and self._site.is_led
 
     @property
     def identity(self) -> str:

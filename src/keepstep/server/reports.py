@@ -1,12 +1,12 @@
 """The report: what faults cost and how long recovery took, over the incidents of jobs. Pure arithmetic on the World."""
 
-import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from keepstep.core.incident import Incident, IncidentState
 from keepstep.core.job import Job
 from keepstep.core.world import World
+from keepstep.review.estimates import nearest
 from keepstep.server import views
 from keepstep.server.records import job_record
 
@@ -76,15 +76,9 @@ def _spreads(incidents: Iterable[Incident]) -> tuple[views.StageSpread, ...]:
         views.StageSpread(
             stage=stage,
             count=len(samples[stage]),
-            p50_s=percentile(samples[stage], 0.50),
-            p95_s=percentile(samples[stage], 0.95),
+            p50_s=nearest(sorted(samples[stage]), 0.50),
+            p95_s=nearest(sorted(samples[stage]), 0.95),
         )
         for stage in order
         if stage in samples
     )
-
-
-def percentile(values: Sequence[float], share: float) -> float:
-    """Nearest rank: always one of the values."""
-    ordered = sorted(values)
-    return ordered[max(0, math.ceil(share * len(ordered)) - 1)]

@@ -41,6 +41,11 @@ class Site(Protocol):
     def leads(self) -> bool: ...
 
     @property
+    def is_led(self) -> bool:
+        """False: nobody leads, as far as this server knows. What it shows is as old as the journal, and nothing is decided."""
+        ...
+
+    @property
     def identity(self) -> str:
         """Names this life of the server."""
         ...

@@ -7,8 +7,7 @@ import secrets
 from dataclasses import dataclass
 from pathlib import Path
 
-SOCKET_PATH_LIMIT_BYTES = 107
-"""Longest path that the kernel takes for a unix socket."""
+from keepstep.adapters.server_link.address import PATH_LIMIT_BYTES
 
 
 class StateDirInUse(RuntimeError):
@@ -77,7 +76,7 @@ class StateDir:
     def default_address(self) -> str:
         """``unix:`` and a path: in the directory, or a short stand-in where that path is too long for a socket."""
         inside = self.path.resolve() / "server.sock"
-        if len(os.fsencode(inside)) <= SOCKET_PATH_LIMIT_BYTES:
+        if len(os.fsencode(inside)) <= PATH_LIMIT_BYTES:
             return f"unix:{inside}"
         name = hashlib.blake2b(os.fsencode(inside), digest_size=12).hexdigest()
         return f"unix:/tmp/keepstep-{os.getuid()}/{name}.sock"
@@ -100,6 +99,11 @@ class StateDir:
             return self.http_file.read_text().strip() or None
         except FileNotFoundError:
             return None
+
+    def withdraw_http(self, url: str) -> None:
+        """Of a server that ends. Where another one has written its own since, that stays."""
+        if self.http() == url:
+            self.http_file.unlink(missing_ok=True)
 
     def publish(self, file: Path, text: str) -> None:
         """Replace an address file in one step, so that no reader sees half of it."""

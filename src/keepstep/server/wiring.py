@@ -105,12 +105,12 @@ class _Server:
             loop.add_signal_handler(number, _end, done, 0)
         async with contextlib.AsyncExitStack() as stack:
             stack.callback(self._listening.close)
-            web = _load_web(config.http)
             if not config.follow:
                 await self._listening.open(config.listen, config.state, self._reception, self._tls)
             replica = self._replica(self._address())
             self._watch = open_observability(config.state.path, replica, self._identity, os.environ)
             stack.push_async_callback(self._watch.stop)
+            web = self._make_web(replica)
             running = asyncio.ensure_future(replica.run())
             stack.push_async_callback(replica.release)
             stack.push_async_callback(_cancel, running)
@@ -207,44 +207,40 @@ class _Server:
         if config.policy is not None and replica.leads:
             await _set_policy(replica, config.policy.read_text(encoding="utf-8"), str(config.policy))
         if config.http is not None and web is not None:
-            stack.push_async_callback(_cancel, self._open_http(config.http, web, replica))
+            serving, url = self._open_http(config.http, web)
+            stack.push_async_callback(_cancel, serving)
+            stack.callback(config.state.withdraw_http, url)
 
-    def _open_http(self, wanted: HttpAddress, web: Any, replica: Replica) -> "asyncio.Task[None]":
+    def _make_web(self, replica: Replica) -> Any:
+        """None where it is off, or missing and nobody insists. Raises ValueError where it is missing and somebody does."""
+        wanted = self._config.http
+        if wanted is None:
+            return None
+        try:
+            web = importlib.import_module("keepstep.web.opening")
+        except ImportError as error:
+            if wanted.must:
+                raise ValueError(f"--http needs the extra `server` (pip install 'keepstep[server]'): {error}") from None
+            log.warning("no API and no dashboard: install the extra `server` (pip install 'keepstep[server]')")
+            return None
+        secure = not is_loopback(wanted.host)
+        return web.Web(replica, owner_token=self._token, names=self._config.names, secure=secure)
+
+    def _open_http(self, wanted: HttpAddress, web: Any) -> "tuple[asyncio.Task[None], str]":
         """Serve API and dashboard. Beyond loopback only with a certificate."""
         sockets, secure = bind(wanted), not is_loopback(wanted.host)
-        tls = self._tls() if secure else None
-        serving: asyncio.Task[None] = web.open_web(
-            replica, sockets, owner_token=self._token, names=self._config.names, tls=tls
-        )  # fmt: skip
+        serving: asyncio.Task[None] = web.open(sockets, self._tls() if secure else None)
         url = f"http{'s' if secure else ''}://{url_host(wanted.host)}:{sockets[0].getsockname()[1]}"
         self._config.state.publish(self._config.state.http_file, url)
         log.info("API and dashboard at %s; `keepstep dashboard` logs you in", url)
-        return serving
+        return serving, url
 
     def _publish(self) -> None:
         addresses = self._listening.addresses
         if addresses:
             self._config.state.publish(self._config.state.address_file, ",".join(map(str, addresses[:1])))
-        log.info(
-            "server %s of %s listens on %s",
-            self._identity,
-            self._config.state.path,
-            ", ".join(map(str, addresses)) or "-",
-        )
-
-
-def _load_web(wanted: HttpAddress | None) -> Any:
-    """Imports it, which takes a second: before this server leads. None where it is off, or missing and nobody insists. Raises
-    ValueError where it is missing and somebody does."""
-    if wanted is None:
-        return None
-    try:
-        return importlib.import_module("keepstep.web.opening")
-    except ImportError as error:
-        if wanted.must:
-            raise ValueError(f"--http needs the extra `server` (pip install 'keepstep[server]'): {error}") from None
-        log.warning("no API and no dashboard: install the extra `server` (pip install 'keepstep[server]')")
-        return None
+            listens = ", ".join(map(str, addresses))
+            log.info("server %s of %s listens on %s", self._identity, self._config.state.path, listens)
 
 
 async def _first(begun: asyncio.Event, done: "asyncio.Future[int]") -> None:

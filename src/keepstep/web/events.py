@@ -16,14 +16,18 @@ from keepstep.core.access import Principal
 from keepstep.core.mentions import subjects
 from keepstep.ports import JournalCorrupt, JournalUnavailable
 from keepstep.server.desk import Desk
-from keepstep.server.site import Bulletin, Change, Site
+from keepstep.server.site import Bulletin, Change
 from keepstep.server.visibility import sees_incident, sees_job
 from keepstep.web.api.asking import Asked, site_of
+from keepstep.web.auth import identify
 from keepstep.web.problems import ProblemError
 
 HEARTBEAT_S = 15.0
 CATCH_UP_MAX = 200
 """Entries that a reader may have missed and still be told about one by one; beyond it, it starts anew."""
+
+FLEET = ("node/", "device/", "fact:", "stage:", "order:")
+"""How subjects begin that are no tenant's."""
 
 LastSeen = Annotated[
     str | None,
@@ -58,13 +62,14 @@ async def stream_events(request: Asked, last: LastSeen = None) -> Stream:
     readers: Readers = request.app.state.readers
     readers.enter()
     return Stream(
-        _events(site_of(request), request.user, last, readers),
+        _events(request, last, readers),
         media_type="text/event-stream",
         headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
     )
 
 
-async def _events(site: Site, principal: Principal, last: str | None, readers: Readers) -> AsyncIterator[bytes]:
+async def _events(request: Asked, last: str | None, readers: Readers) -> AsyncIterator[bytes]:
+    site, principal = site_of(request), request.user
     try:
         changes = site.changes()
         following = asyncio.ensure_future(anext(changes))
@@ -76,6 +81,8 @@ async def _events(site: Site, principal: Principal, last: str | None, readers: R
                 done, _ = await asyncio.wait(
                     (following, closing), timeout=HEARTBEAT_S, return_when=asyncio.FIRST_COMPLETED
                 )
+                if not _still_known(request, site.desk()):
+                    return
                 if following in done:
                     yield _event("change", _visible(following.result(), site.desk(), principal))
                     following = asyncio.ensure_future(anext(changes))
@@ -88,6 +95,13 @@ async def _events(site: Site, principal: Principal, last: str | None, readers: R
             await changes.aclose()  # type: ignore[attr-defined]
     finally:
         readers.leave()
+
+
+def _still_known(request: Asked, desk: Desk) -> bool:
+    """Whether the credential that opened the stream would open it now: it may have been revoked, or have expired."""
+    principal, _ = identify(request, desk, request.app.state.options)
+    same: bool = principal == request.user
+    return same
 
 
 def _first(desk: Desk, principal: Principal, last: str | None) -> bytes:
@@ -117,16 +131,19 @@ def _about(desk: Desk, missed: int) -> tuple[str, ...] | None:
 
 
 def _visible(change: Change, desk: Desk, principal: Principal) -> Change:
-    """Without jobs and incidents of other tenants."""
+    """Without jobs and incidents of other tenants. What the World does not know (any more) might be one."""
     if not principal.tenants:
         return change
+    return Change(seq=change.seq, subjects=tuple(s for s in change.subjects if _may_hear(s, desk, principal)))
+
+
+def _may_hear(subject: str, desk: Desk, principal: Principal) -> bool:
     world = desk.world
-    kept = (
-        s for s in change.subjects
-        if (s not in world.jobs or sees_job(principal, world, s))
-        and (s not in world.incidents or sees_incident(principal, world, s))
-    )  # fmt: skip
-    return Change(seq=change.seq, subjects=tuple(kept))
+    if subject in world.jobs:
+        return sees_job(principal, world, subject)
+    if subject in world.incidents:
+        return sees_incident(principal, world, subject)
+    return subject in world.faults or subject in world.resources or subject.startswith(FLEET)
 
 
 def _event(kind: str, change: Change) -> bytes:

@@ -15,9 +15,12 @@ from keepstep.web.serving import serve
 logging.getLogger("uvicorn").setLevel(logging.WARNING)
 
 
-def open_web(
-    site: Site, sockets: Sequence[socket.socket], *, owner_token: str, names: Sequence[str], tls: ssl.SSLContext | None
-) -> "asyncio.Task[None]":
-    """Answers on ``sockets`` until the task is cancelled."""
-    options = WebOptions(owner_token=owner_token, hosts=tuple(names), secure=tls is not None)
-    return asyncio.ensure_future(serve(make_app(site, options, routes()), sockets, tls))
+class Web:
+    """Made before its server leads, since that takes the better part of a second."""
+
+    def __init__(self, site: Site, *, owner_token: str, names: Sequence[str], secure: bool) -> None:
+        self._app = make_app(site, WebOptions(owner_token=owner_token, hosts=tuple(names), secure=secure), routes())
+
+    def open(self, sockets: Sequence[socket.socket], tls: ssl.SSLContext | None) -> "asyncio.Task[None]":
+        """Answers on ``sockets`` until the task is cancelled."""
+        return asyncio.ensure_future(serve(self._app, sockets, tls))

@@ -15,6 +15,10 @@ class WebOptions(Struct, frozen=True, kw_only=True):
     request_max_bytes: int = 1 << 20
     readers_max: int = 256
     """Of live events at a time."""
+    connections_max: int = 2000
+    """One more is closed at once: what programs of the fleet need goes over the wire, not over HTTP."""
+    patience_s: float = 10.0
+    """Whoever connects and sends no whole request is cut off after one to two times that."""
 
     def known_host(self, host: str) -> bool:
         return "*" in self.hosts or host.lower() in LOOPBACK or host.lower() in self.hosts

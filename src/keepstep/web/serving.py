@@ -5,11 +5,15 @@ import contextlib
 import socket
 import ssl
 from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any
 
 import uvicorn
 from litestar import Litestar
 
 from keepstep.web.events import Readers
+from keepstep.web.options import WebOptions
+from keepstep.web.patience import PatientProtocol
 
 GRACE_S = 2
 """What is being answered when it ends has so long to be finished."""
@@ -25,8 +29,10 @@ class _Server(uvicorn.Server):
 
 async def serve(app: Litestar, sockets: Sequence[socket.socket], tls: ssl.SSLContext | None = None) -> None:
     """Until cancelled; then live streams are ended and what is being answered is finished, within GRACE_S."""
+    options: WebOptions = app.state.options
+    protocol: Any = partial(PatientProtocol, patience_s=options.patience_s, at_most=options.connections_max)
     config = uvicorn.Config(
-        app, loop="none", lifespan="on", access_log=False, log_config=None, server_header=False, ws="none",
+        app, http=protocol, loop="none", lifespan="on", access_log=False, log_config=None, server_header=False, ws="none",
         timeout_graceful_shutdown=GRACE_S, timeout_keep_alive=30, h11_max_incomplete_event_size=64 * 1024,
         proxy_headers=False,
     )  # fmt: skip

@@ -202,5 +202,8 @@ def encode(message: Message) -> bytes:
 
 
 def decode(body: bytes) -> Message:
-    """The message in one frame (without its length). Raises msgspec.ValidationError on anything else."""
-    return _decoder.decode(body)
+    """The message in one frame (without its length). Raises msgspec.DecodeError on anything else."""
+    try:
+        return _decoder.decode(body)
+    except RecursionError:
+        raise msgspec.DecodeError("it is nested too deeply") from None

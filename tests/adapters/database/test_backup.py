@@ -67,8 +67,8 @@ def test_there_and_back(request: pytest.FixtureRequest, tmp_path: Path, source: 
     restored = open_database(where)
     assert shown(restored) == shown(database)
     leader = restored.leadership.leader()
-    assert leader is not None and leader.term == 1 and leader.expires_in_s <= 0
-    assert restored.leadership.acquire("again", "b", 60.0) == 2, "terms go on"
+    assert leader is not None and leader.term == 1_000_001 and leader.expires_in_s <= 0
+    assert restored.leadership.acquire("again", "b", 60.0) == 1_000_002, "nobody has met that term"
     assert restored.journal.append(3.0, [FACT])[0].seq == 2541
     with pytest.raises(ValueError, match="holds something already"):
         restore(copy, where)

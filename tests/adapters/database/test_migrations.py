@@ -10,6 +10,7 @@ from sqlalchemy import inspect
 from keepstep.adapters.database import migrate
 from keepstep.adapters.database.engine import Connections, reach
 from keepstep.adapters.database.opening import open_database
+from keepstep.core.facts import ServerStarted
 from keepstep.ports import JournalSchemaNewer
 
 GUARDS = {
@@ -87,6 +88,22 @@ def test_several_that_open_it_at_once_make_it_once(wheres: tuple[str, str]) -> N
     for database in opened:
         assert database.journal.verify() == 0
         database.close()
+
+
+def test_who_looks_before_it_is_made_sees_it_once_it_is(wheres: tuple[str, str]) -> None:
+    """As a viewer does that was started with the server: the file is there before its tables are."""
+    if "://" not in wheres[0]:
+        Path(wheres[0]).touch()
+    early = open_database(wheres[0], read_only=True)
+    assert early.journal.last() == 0 and list(early.journal.read()) == [] and early.leadership.leader() is None
+    owner = open_database(wheres[0])
+    assert owner.leadership.acquire("s", "unix:/s", 5.0) == 1
+    owner.journal.append(1.0, [ServerStarted(server="s", version="1", term=1)])
+    assert [entry.seq for entry in early.journal.read()] == [early.journal.last()] == [1]
+    assert len(early.journal.mentioning(["fact:ServerStarted"])) == 1
+    assert early.leadership.leader() is not None
+    early.close()
+    owner.close()
 
 
 def test_a_newer_schema_is_refused(wheres: tuple[str, str]) -> None:

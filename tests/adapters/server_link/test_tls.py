@@ -285,3 +285,15 @@ def test_a_secret_stays_at_home_where_a_certificate_speaks(
     assert joined.secret_of_peers() is None
     with pytest.raises(FileNotFoundError):
         Credentials.of(str(tmp_path / "elsewhere"), {}).secret_of_peers()
+
+
+def test_a_server_machine_without_an_identity_trusts_its_own_authority(
+    installation: Installation, tmp_path: Path
+) -> None:
+    files = installation.server("localhost")
+    (tmp_path / "ca").mkdir()
+    (tmp_path / "ca" / "authority.pem").write_bytes(files.authority.read_bytes())
+    context = client_context(str(tmp_path / "identity"))
+    assert len(context.get_ca_certs()) == 1
+    with pytest.raises(IdentityProblem, match="keepstep join"):
+        client_context(str(tmp_path / "elsewhere" / "identity"))

@@ -7,6 +7,7 @@ import msgspec
 from sqlalchemy import ColumnElement, Connection, and_, bindparam, delete, func, insert, select, tuple_
 
 from keepstep.adapters.database.engine import Connections
+from keepstep.adapters.database.migrate import Schema
 from keepstep.adapters.database.rows import key_of, replacing, text_of
 from keepstep.adapters.database.schema import finished as over
 from keepstep.adapters.database.schema import finished_nodes, marks, reports
@@ -39,11 +40,11 @@ _BODY = and_(reports.c.what == over.c.what, reports.c.id == over.c.id)
 
 
 class SqlArchive:
-    """Meets ports.Archive. ``known``: whether the database has such tables; an old one that is only looked at has none."""
+    """Meets ports.Archive. An old database that is only looked at has no such tables."""
 
-    def __init__(self, connections: Connections, known: bool) -> None:
+    def __init__(self, connections: Connections, schema: Schema) -> None:
         self._connections = connections
-        self._known = known
+        self._schema = schema
         self._place = func.strpos if connections.is_postgresql else func.instr
 
     def put(self, seq: int, finished: Sequence[tuple[Record, bytes]]) -> None:
@@ -58,7 +59,7 @@ class SqlArchive:
             connection.execute(mark, {"name": "archived", "seq": seq, "hash": None})
 
     def complete_to(self) -> int:
-        if not self._known:
+        if not self._schema.current:
             return 0
         with self._connections.reading() as connection:
             return connection.execute(_MARK).scalar() or 0
@@ -69,7 +70,7 @@ class SqlArchive:
     ) -> Page:  # fmt: skip
         check_filters(where)
         start = read_cursor(cursor)
-        if not self._known:
+        if not self._schema.current:
             return Page(records=())
         fits = and_(*_conditions(kind, where, self._place), *_span(since_s, until_s))
         page = select(*_ORDER, reports.c.record).join(reports, _BODY).where(fits)
@@ -84,7 +85,7 @@ class SqlArchive:
         return Page(records=tuple(decode(row.record) for row in rows[:limit]), next=more, total=total)
 
     def get(self, kind: Kind, id: str) -> bytes | None:
-        if not self._known:
+        if not self._schema.current:
             return None
         asked = select(reports.c.report).where(reports.c.what == kind, reports.c.id == key_of(id))
         with self._connections.reading() as connection:
@@ -92,7 +93,7 @@ class SqlArchive:
         return bytes(found) if found is not None else None
 
     def records(self, kind: Kind, since_s: float = 0.0, until_s: float | None = None) -> Iterator[Record]:
-        if not self._known:
+        if not self._schema.current:
             return
         decode = _decoders[kind]
         last: tuple[float, str] | None = None

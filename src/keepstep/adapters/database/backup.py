@@ -12,7 +12,6 @@ from pathlib import Path
 from sqlalchemy import Connection, Table, insert, select, update
 
 from keepstep.adapters.database.engine import Connections
-from keepstep.adapters.database.migrate import CURRENT
 from keepstep.adapters.database.opening import Database, open_database, open_journal
 from keepstep.adapters.database.schema import TABLES, entries, leadership, marks
 
@@ -73,7 +72,7 @@ def _of_today(source: Path, folder: Path) -> Path:
     """The copy itself, or where its schema is older, a copy of it that was brought up to date."""
     old = open_database(source, read_only=True)
     try:
-        if old.revision == CURRENT:
+        if old.schema.current:
             return source
         newer = folder / "copy.db"
         _copy_file(old.connections, newer)

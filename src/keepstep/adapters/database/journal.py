@@ -13,6 +13,7 @@ from sqlalchemy.exc import IntegrityError
 
 from keepstep.adapters.database.engine import Connections, OutcomeUnknown
 from keepstep.adapters.database.fence import Fence
+from keepstep.adapters.database.migrate import Schema
 from keepstep.adapters.database.rows import Insertion, key_of, mention_rows, seqs_of
 from keepstep.adapters.database.schema import entries, marks, mentions, sessions
 from keepstep.adapters.memory.chain import GENESIS, body_of, digest, entry_of
@@ -35,12 +36,12 @@ ChainedRow: TypeAlias = "Row[int, float, bytes, bytes, bytes]"
 
 
 class SqlJournal:
-    """Meets ports.Journal. ``revision``: the schema that the database has; older only where it is just looked at."""
+    """Meets ports.Journal. ``schema``: what the database has; older than ours only where it is just looked at."""
 
-    def __init__(self, connections: Connections, fence: Fence, revision: str) -> None:
+    def __init__(self, connections: Connections, fence: Fence, schema: Schema) -> None:
         self._connections = connections
         self._fence = fence
-        self._revision = revision
+        self._schema = schema
         self._term = fence.term
         self._seq, self._hash = self._head()
         self._insert = Insertion(entries, connections.engine.dialect)
@@ -51,7 +52,7 @@ class SqlJournal:
     # ---- where it begins and ends
 
     def _head(self) -> tuple[int, bytes]:
-        if not self._revision:
+        if not self._schema.revision:
             return 0, GENESIS
         with self._connections.reading() as connection:
             return self._head_of(connection)
@@ -63,13 +64,13 @@ class SqlJournal:
 
     def _compacted(self, connection: Connection) -> tuple[int, bytes]:
         """The entry up to which the journal was compacted."""
-        if self._revision < MENTIONS_SINCE:
+        if self._schema.revision < MENTIONS_SINCE:
             return 0, GENESIS
         row = connection.execute(select(marks.c.seq, marks.c.hash).where(marks.c.name == "compacted")).first()
         return (row.seq, bytes(row.hash)) if row else (0, GENESIS)
 
     def first(self) -> int:
-        if not self._revision:
+        if not self._schema.revision:
             return 1
         with self._connections.reading() as connection:
             return self._compacted(connection)[0] + 1
@@ -143,13 +144,13 @@ class SqlJournal:
 
     def received(self) -> dict[Session, int]:
         """Highest report number per session that is or was in the journal."""
-        if self._revision < ORIGINS_SINCE:
+        if self._schema.revision < ORIGINS_SINCE:
             return {}
         reported = entries.c.session.is_not(None)
         newest = select(entries.c.session, func.max(entries.c.number)).where(reported).group_by(entries.c.session)
         found: dict[Session, int] = {}
         with self._connections.reading() as connection:
-            if self._revision >= MENTIONS_SINCE:
+            if self._schema.revision >= MENTIONS_SINCE:
                 found |= {Session(row.session): row.number for row in connection.execute(select(sessions))}
             for session, number in connection.execute(newest):
                 found[Session(session)] = max(number, found.get(Session(session), 0))
@@ -177,7 +178,7 @@ class SqlJournal:
 
     def _hash_of(self, seq: int) -> bytes:
         """What the entry after this one is chained to."""
-        if not self._revision:
+        if not self._schema.revision:
             return GENESIS
         with self._connections.reading() as connection:
             compacted, compacted_hash = self._compacted(connection)
@@ -191,7 +192,7 @@ class SqlJournal:
         return bytes(found)
 
     def _chunk(self, first: int) -> Sequence[ChainedRow]:
-        if not self._revision:
+        if not self._schema.revision:
             return ()
         following = select(*_CHAINED).where(entries.c.seq >= first).order_by(entries.c.seq).limit(READ_CHUNK)
         with self._connections.reading(first) as connection:
@@ -207,9 +208,9 @@ class SqlJournal:
         return JournalCorrupt(seq, what, self._connections.name)
 
     def mentioning(self, subjects_wanted: Sequence[str], *, before: int | None = None, limit: int = 100) -> list[Entry]:
-        if limit <= 0 or not self._revision:
+        if limit <= 0 or not self._schema.revision:
             return []
-        if subjects_wanted and self._revision < MENTIONS_SINCE:
+        if subjects_wanted and self._schema.revision < MENTIONS_SINCE:
             return self._scan(set(subjects_wanted), before, limit)
         with self._connections.reading() as connection:
             query = select(*_CHAINED).where(entries.c.seq > self._compacted(connection)[0])

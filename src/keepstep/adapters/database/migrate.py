@@ -40,6 +40,28 @@ def _has(connection: Connection, table: str) -> bool:
     return connection.dialect.has_table(connection, table)
 
 
+class Schema:
+    """Which schema a database has. One that is older than ours is only looked at, and its owner may bring it up to date
+    meanwhile, or make it: it is asked again each time."""
+
+    def __init__(self, connections: Connections, revision: str) -> None:
+        self._connections = connections
+        self._revision = revision
+
+    @property
+    def revision(self) -> str:
+        """Empty where there is none. Raises JournalUnavailable, JournalSchemaNewer."""
+        if self._revision != CURRENT:
+            with self._connections.reading() as connection:
+                self._revision = revision_of(connection)
+            _refuse_newer(self._revision, self._connections.name)
+        return self._revision
+
+    @property
+    def current(self) -> bool:
+        return self.revision == CURRENT
+
+
 def prepare(connections: Connections) -> str:
     """Bring the database to our schema; a read-only one is only looked at. Returns the revision that it has now.
 

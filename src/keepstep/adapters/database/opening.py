@@ -7,7 +7,7 @@ from keepstep.adapters.database.engine import PATIENCE_S, Connections, reach
 from keepstep.adapters.database.fence import CHANNEL, Fence
 from keepstep.adapters.database.journal import SqlJournal
 from keepstep.adapters.database.leadership import SqlLeadership
-from keepstep.adapters.database.migrate import CURRENT, prepare
+from keepstep.adapters.database.migrate import Schema, prepare
 from keepstep.adapters.database.news import News
 from keepstep.adapters.database.snapshots import SqlSnapshots
 
@@ -39,17 +39,15 @@ class Database:
 
     def __init__(self, connections: Connections, revision: str) -> None:
         self.connections = connections
-        self.revision = revision
-        """Of its schema; empty where there is none, older than ours where it is only looked at."""
+        self.schema = Schema(connections, revision)
         self.name = connections.name
         """For messages; without a password."""
         fence = Fence()
-        known = revision == CURRENT
-        self.journal = SqlJournal(connections, fence, revision)
-        self.archive = SqlArchive(connections, known)
-        self.snapshots = SqlSnapshots(connections, known)
+        self.journal = SqlJournal(connections, fence, self.schema)
+        self.archive = SqlArchive(connections, self.schema)
+        self.snapshots = SqlSnapshots(connections, self.schema)
         lock = None if connections.is_postgresql else Path(f"{connections.name}-leader")
-        self.leadership = SqlLeadership(connections, fence, lock, known)
+        self.leadership = SqlLeadership(connections, fence, lock, self.schema)
 
     def news(self) -> News:
         """Hears when somebody appends to the journal. To be closed by whoever asked for it."""

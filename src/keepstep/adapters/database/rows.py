@@ -6,14 +6,16 @@ cannot be written to because of a name would stop the server.
 
 import hashlib
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 from sqlalchemy import Connection, Dialect, Insert, Table, insert
-from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
 
 from keepstep.core.decision import Record
 from keepstep.core.mentions import subjects
+
+if TYPE_CHECKING:
+    from sqlalchemy.dialects import postgresql, sqlite
 
 KEY_CHARS = 160
 
@@ -52,8 +54,7 @@ class Insertion:
     """An insert that is compiled once and given rows as tuples: for the path that every fact of the fleet takes."""
 
     def __init__(self, table: Table, dialect: Dialect) -> None:
-        plain = PGDialect_psycopg(paramstyle="format") if dialect.name == "postgresql" else dialect  # type: ignore[no-untyped-call]
-        self._sql = str(insert(table).compile(dialect=plain))
+        self._sql = str(insert(table).compile(dialect=_plain(dialect)))
 
     def execute(self, connection: Connection, rows: Sequence[tuple[object, ...]]) -> None:
         connection.exec_driver_sql(self._sql, list(rows))
@@ -61,8 +62,30 @@ class Insertion:
 
 def replacing(connection: Connection, table: Table, key: Sequence[str], growing: str = "") -> Insert:
     """Insert; a row of the same (unique) key takes the new values. ``growing``: only where this column of it grows."""
-    make = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
-    new = make(table)
+    new = _insert(connection.dialect, table)
     values = {column.name: new.excluded[column.name] for column in table.columns if column.name not in key}
     where = new.excluded[growing] > table.c[growing] if growing else None
     return new.on_conflict_do_update(index_elements=list(key), set_=values, where=where)
+
+
+# A server on a file never loads what only PostgreSQL needs: it is a tenth of what its start costs.
+
+
+def _plain(dialect: Dialect) -> Dialect:
+    """Takes rows as tuples."""
+    if dialect.name != "postgresql":
+        return dialect
+    from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
+
+    return PGDialect_psycopg(paramstyle="format")  # type: ignore[no-untyped-call]
+
+
+def _insert(dialect: Dialect, table: Table) -> "postgresql.Insert | sqlite.Insert":
+    """One that can say what becomes of a row that is there already."""
+    if dialect.name == "postgresql":
+        from sqlalchemy.dialects import postgresql
+
+        return postgresql.insert(table)
+    from sqlalchemy.dialects import sqlite
+
+    return sqlite.insert(table)

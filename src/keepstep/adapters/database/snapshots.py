@@ -6,6 +6,7 @@ import struct
 from sqlalchemy import Connection, delete, func, select, tuple_
 
 from keepstep.adapters.database.engine import Connections
+from keepstep.adapters.database.migrate import Schema
 from keepstep.adapters.database.rows import replacing
 from keepstep.adapters.database.schema import entries, marks, mentions, sessions, snapshots
 from keepstep.ports import JournalCorrupt, Snapshot
@@ -18,16 +19,16 @@ _KEY = tuple_(mentions.c.subject, mentions.c.last)
 
 
 class SqlSnapshots:
-    """Meets ports.Snapshots. ``known``: whether the database has such tables; an old one that is only looked at has none."""
+    """Meets ports.Snapshots. An old database that is only looked at has no such tables."""
 
-    def __init__(self, connections: Connections, known: bool) -> None:
+    def __init__(self, connections: Connections, schema: Schema) -> None:
         self._connections = connections
-        self._known = known
+        self._schema = schema
 
     def newest(self) -> Snapshot | None:
         """Of this very chain and undamaged; others are passed over. Raises JournalCorrupt where none is left and one is
         needed."""
-        if not self._known:
+        if not self._schema.current:
             return None
         with self._connections.reading() as connection:
             for row in connection.execute(select(snapshots).order_by(snapshots.c.seq.desc())).all():

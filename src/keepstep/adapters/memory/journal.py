@@ -85,7 +85,9 @@ class MemoryJournal:
     def mentioning(self, subjects_wanted: Sequence[str], *, before: int | None = None, limit: int = 100) -> list[Entry]:
         wanted = set(subjects_wanted)
         found: list[Entry] = []
-        for seq, at_s, body, prev, stored in reversed(self.rows[: None if before is None else max(0, before - 1 - self._compacted[0])]):
+        for seq, at_s, body, prev, stored in reversed(
+            self.rows[: None if before is None else max(0, before - 1 - self._compacted[0])]
+        ):
             if len(found) == limit:
                 break
             entry = entry_of(seq, at_s, body, prev, stored)

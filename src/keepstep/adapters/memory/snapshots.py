@@ -25,5 +25,7 @@ class MemorySnapshots:
     def compact(self, upto: int) -> None:
         newest = self.newest()
         if newest is None or newest.seq < upto:
-            raise ValueError(f"no snapshot covers entry {upto}; the newest one is of entry {newest.seq if newest else 0}")
+            raise ValueError(
+                f"no snapshot covers entry {upto}; the newest one is of entry {newest.seq if newest else 0}"
+            )
         self._journal.forget(upto)

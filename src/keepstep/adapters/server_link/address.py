@@ -3,7 +3,6 @@ clear; opens nothing but plain sockets."""
 
 import ipaddress
 import socket
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -68,11 +67,6 @@ def parse_address(text: str, where: str = "the address") -> Address:
 def parse_addresses(text: str, where: str = "the address") -> tuple[Address, ...]:
     """One or more, with commas between them: the replicas of one installation. Raises ValueError like parse_address."""
     return tuple(dict.fromkeys(parse_address(one, where) for one in text.split(",")))
-
-
-def write_addresses(addresses: Iterable[Address]) -> str:
-    """As parse_addresses reads it."""
-    return ",".join(str(address) for address in addresses)
 
 
 def is_loopback(host: str) -> bool:

@@ -225,8 +225,7 @@ class ServerLink:
         match first:
             case Welcome(term=term, server=server) if term < self.term:
                 raise OlderTerm(
-                    f"server {server} leads under term {term}, but term {self.term} was met: it has been deposed. If it was "
-                    "restored from a backup, start this program anew"
+                    f"server {server} leads under term {term}, but term {self.term} was met: it has been deposed"
                 )
             case Welcome():
                 return first

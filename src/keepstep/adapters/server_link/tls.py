@@ -25,8 +25,8 @@ def client_context(identity_dir: str) -> ssl.SSLContext:
     """From ``authority.pem``, and ``certificate.pem`` with ``key.pem`` where there is one. Raises IdentityProblem."""
     # The directory is a link that is changed in one step: what is read here fits together.
     folder = os.path.realpath(identity_dir)
-    authority = os.path.join(folder, AUTHORITY)
-    if not os.path.exists(authority):
+    authority = _authority_for(folder, identity_dir)
+    if not authority:
         raise IdentityProblem(f"there is no identity in {identity_dir}: get one with `keepstep join SERVER TOKEN`")
     try:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -39,6 +39,12 @@ def client_context(identity_dir: str) -> ssl.SSLContext:
             f"the identity in {identity_dir} cannot be used ({_reason(error)}); get a new one with `keepstep join`"
         ) from error
     return context
+
+
+def _authority_for(folder: str, identity_dir: str) -> str:
+    """Of the identity. Where a server lives there is none: its own authority lies beside. Empty where there is neither."""
+    beside = os.path.join(os.path.dirname(os.path.abspath(identity_dir)), "ca")
+    return next((path for place in (folder, beside) if os.path.exists(path := os.path.join(place, AUTHORITY))), "")
 
 
 def server_context(certificate: str, key: str, authority: str) -> ssl.SSLContext:

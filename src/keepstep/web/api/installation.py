@@ -30,6 +30,7 @@ async def get_server(request: Asked) -> ServerView:
         identity=site.identity,
         version=__version__,
         leads=site.leads,
+        is_led=site.is_led,
         term=desk.registry.term,
         entry=desk.world.seq,
         now_s=desk.now_s,

@@ -38,6 +38,8 @@ class Frame(Struct, frozen=True, kw_only=True):
     server: str
     version: str
     leads: bool
+    is_led: bool
+    """False: no server leads, so that the page shows how things were."""
     entry: int
     """Newest journal entry that the page knows."""
     now_s: float
@@ -65,7 +67,7 @@ def frame(request: Asked, desk: Desk, title: str, here: str, *, still: bool = Fa
     site = site_of(request)
     return Frame(
         title=title, here=here, who=request.user.name, role=request.user.role.value, server=site.identity,
-        version=__version__, leads=site.leads, entry=desk.world.seq, now_s=desk.now_s, still=still,
+        version=__version__, leads=site.leads, is_led=site.is_led, entry=desk.world.seq, now_s=desk.now_s, still=still,
     )  # fmt: skip
 
 
