@@ -38,7 +38,8 @@ $(VENV)/services/.ready: | $(VENV)/.workshop
 	@touch $@
 
 test: lint services  ## everything that must pass
-	$(BIN)/python -m pytest -n 2
+	@# three workers on two cores: many tests wait for real processes
+	$(BIN)/python -m pytest -n 3
 
 lint: workshop  ## style, types, import contract
 	$(BIN)/ruff check .

@@ -19,7 +19,6 @@ ASK_TIMEOUT_S = 5.0
 CLOCK_BAD_S = 2.0
 """Certificates of minutes, and reading two logs side by side, need better than this."""
 CLOCK_ASKS = 3
-START = "`keepstep run` starts one by itself; or `keepstep server`"
 
 
 def server(state: StateDir) -> Iterator[Finding]:

@@ -10,7 +10,6 @@ from collections.abc import AsyncIterator, Coroutine
 from typing import Protocol
 
 from keepstep.core.access import Principal
-from keepstep.core.facts import Fact
 from keepstep.core.vitals import Vitals
 from keepstep.ports import Clock, Journal, Leader
 from keepstep.server.answering import ASIDE, answer_aside, answer_to, outcome_of
@@ -155,6 +154,3 @@ class Following:
 
     def changes(self) -> AsyncIterator[Change]:
         return self.bulletin.changes()
-
-    def report(self, *facts: Fact) -> None:
-        """A follower says nothing."""

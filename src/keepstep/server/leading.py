@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator
 import msgspec
 
 from keepstep.core.access import Principal
-from keepstep.core.facts import Fact
 from keepstep.core.ids import Session
 from keepstep.ports import Clock, Journal
 from keepstep.server.desk import Desk
@@ -97,9 +96,6 @@ class LeadingSite:
 
     def changes(self) -> AsyncIterator[Change]:
         return self._hub.bulletin.changes()
-
-    def report(self, *facts: Fact) -> None:
-        self._hub.observe(*facts)
 
 
 def _key_of(session: Session) -> str:

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from keepstep.core.access import Principal
-from keepstep.core.facts import Fact
 from keepstep.ports import Deposed, JournalCorrupt, JournalUnavailable, Leader, Leadership
 from keepstep.server.desk import Desk
 from keepstep.server.following import Following
@@ -271,6 +270,3 @@ class Replica:
 
     def changes(self) -> AsyncIterator[Change]:
         return self._bulletin.changes()
-
-    def report(self, *facts: Fact) -> None:
-        self._present.report(*facts)

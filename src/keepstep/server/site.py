@@ -12,7 +12,6 @@ from msgspec import Struct
 
 from keepstep.core.access import Principal
 from keepstep.core.decision import Entry
-from keepstep.core.facts import Fact
 from keepstep.core.mentions import subjects
 from keepstep.server.desk import Desk
 from keepstep.server.meters import Meters
@@ -72,10 +71,6 @@ class Site(Protocol):
 
     def changes(self) -> AsyncIterator[Change]:
         """From now on. A slow reader gets fewer and wider ones, never old ones."""
-        ...
-
-    def report(self, *facts: Fact) -> None:
-        """Facts of the server itself (curves, refusals). Only where it leads; else they are dropped."""
         ...
 
 
