@@ -13,9 +13,12 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from sqlalchemy import event
+from sqlalchemy.exc import DisconnectionError
 from tests.adapters.database.cut import Wire
 from tests.postgres import PostgresServer
 
+from keepstep.adapters.database.engine import Connections, reach
 from keepstep.adapters.database.opening import Database, open_database
 from keepstep.core.decision import Entry
 from keepstep.core.facts import Overdue
@@ -87,6 +90,22 @@ def test_nothing_is_lost_or_doubled_while_connections_are_cut_at_any_instant(
     look = open_database(postgres_url)
     assert list(look.journal.read()) == told
     look.close()
+
+
+def test_connections_that_all_die_as_they_are_handed_out_are_an_outage(postgres_url: str) -> None:
+    """Two in a row are enough for the pool to give up; that it says so in words of its own must not end the server."""
+    connections = Connections(reach(postgres_url, read_only=False, patience_s=PATIENCE_S), read_only=False)
+
+    def die(*_: object) -> None:
+        raise DisconnectionError("cut")
+
+    event.listen(connections.engine, "checkout", die)
+    with pytest.raises(JournalUnavailable, match=r"no connection to the journal .* lasts"), connections.writing():
+        pass
+    event.remove(connections.engine, "checkout", die)
+    with connections.reading() as connection:
+        assert connection.exec_driver_sql("SELECT 1").scalar() == 1
+    connections.close()
 
 
 @pytest.mark.parametrize("when", ["before", "after"])

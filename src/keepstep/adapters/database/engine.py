@@ -11,7 +11,7 @@ from pathlib import Path
 
 from sqlalchemy import Connection
 from sqlalchemy.engine import Engine
-from sqlalchemy.exc import DBAPIError, IntegrityError
+from sqlalchemy.exc import DBAPIError, IntegrityError, InvalidRequestError
 
 from keepstep.adapters.database.news import News
 from keepstep.ports import JournalCorrupt, JournalUnavailable
@@ -70,7 +70,7 @@ class Connections:
     @contextmanager
     def reading(self, first: int = 1) -> Iterator[Connection]:
         """Autocommit: every statement sees what is kept by then. ``first``: the entry to blame where bytes are broken."""
-        with self._told("read", first), self.engine.connect() as connection, self._reached.limit(connection):
+        with self._told("read", first), self._connection() as connection, self._reached.limit(connection):
             yield connection
 
     @contextmanager
@@ -80,7 +80,7 @@ class Connections:
         Raises OutcomeUnknown where the connection breaks while it is committed, IntegrityError where rows collide.
         """
         limit = nullcontext if patient else self._reached.limit
-        with self._told("write"), self.engine.connect() as connection, limit(connection):
+        with self._told("write"), self._connection() as connection, limit(connection):
             connection.exec_driver_sql(self._reached.begin)
             if patient and self.is_postgresql:
                 _be_patient(connection)
@@ -90,7 +90,7 @@ class Connections:
     @contextmanager
     def standing_still(self) -> Iterator[Connection]:
         """One look at everything as it is at the first statement, for as long as it takes. Stops no writer."""
-        with self._told("read"), self.engine.connect() as connection:
+        with self._told("read"), self._connection() as connection:
             if self.is_postgresql:
                 connection.exec_driver_sql("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
                 _be_patient(connection)
@@ -100,6 +100,16 @@ class Connections:
 
     def news(self, channel: str) -> News:
         return self._reached.news(channel)
+
+    @contextmanager
+    def _connection(self) -> Iterator[Connection]:
+        try:
+            connection = self.engine.connect()
+        except InvalidRequestError as error:
+            # The pool's own word for it: each connection that it tried to hand out was dead, or died as it was tried.
+            raise JournalUnavailable(f"no connection to the journal {self.name} lasts: {error}") from error
+        with connection:
+            yield connection
 
     def _commit(self, connection: Connection) -> None:
         try:
