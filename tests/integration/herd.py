@@ -1,7 +1,7 @@
 """Thousands of agents in one process: bare sockets that come back by the very rule that real agents follow.
 
 A program: ``python herd.py ADDRESS TOKEN COUNT IDENTITY_DIR``. It connects them all, prints ``up``, and from then on answers
-each line ``look`` with one of JSON: how many are connected, when each arrived.
+each line ``look`` with one of JSON: how many are connected, who was refused, which connections were in vain.
 """
 
 import asyncio
@@ -32,9 +32,8 @@ class Fleet:
     up: int = 0
     refused: list[str] = field(default_factory=list)
     beats: int = 0
-    arrivals_s: list[float] = field(default_factory=list)
-    """When the server took the connection, since the last look."""
-    welcomes_s: list[float] = field(default_factory=list)
+    vain_s: list[float] = field(default_factory=list)
+    """When connections were made that ended without a welcome."""
     attempts: int = 0
 
 
@@ -50,6 +49,7 @@ class FakeAgent(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._heard = b""
         self._is_up = False
+        self._made_s = 0.0
         self._vain = 0
 
     async def connect(self) -> None:
@@ -65,7 +65,7 @@ class FakeAgent(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
-        self._fleet.arrivals_s.append(time.monotonic())
+        self._made_s = time.monotonic()
         self._transport = transport
         self._heard = b""
         transport.write(self._hello)
@@ -81,7 +81,6 @@ class FakeAgent(asyncio.Protocol):
         if isinstance(first, Welcome):
             self._is_up, self._vain = True, 0
             self._fleet.up += 1
-            self._fleet.welcomes_s.append(time.monotonic())
             asyncio.get_running_loop().call_later(random.uniform(0, BEAT_S), self._beat)
         elif isinstance(first, Refused):
             self._fleet.refused.append(first.reason)
@@ -95,6 +94,8 @@ class FakeAgent(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         if self._is_up:
             self._fleet.up -= 1
+        else:
+            self._fleet.vain_s.append(self._made_s)
         self._is_up, self._transport = False, None
         self._again()
 
@@ -115,13 +116,12 @@ async def main(address: str, token: str, count: str, identity_dir: str) -> None:
         await asyncio.gather(*(agent.connect() for agent in agents[first : first + RAMP]))
     while fleet.up < len(agents):
         await asyncio.sleep(0.01)
-    fleet.arrivals_s.clear()
-    fleet.welcomes_s.clear()
+    fleet.vain_s.clear()
+    fleet.attempts = 0
     print("up", flush=True)
     while (await asyncio.to_thread(sys.stdin.readline)).strip() == "look":
         seen = {
-            "up": fleet.up, "refused": fleet.refused, "arrivals_s": fleet.arrivals_s, "welcomes_s": fleet.welcomes_s,
-            "beats": fleet.beats, "attempts": fleet.attempts,
+            "up": fleet.up, "refused": fleet.refused, "vain_s": fleet.vain_s, "beats": fleet.beats, "attempts": fleet.attempts,
         }  # fmt: skip
         print(json.dumps(seen), flush=True)
 

@@ -1,4 +1,4 @@
-"""After the restart of a server a fleet comes back spread out, nobody is refused, and the server answers others meanwhile."""
+"""After the restart of a server a fleet comes back, nobody is refused, and the server answers others meanwhile."""
 
 import json
 import os
@@ -8,20 +8,20 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.integration import herd
 
-from keepstep.adapters.server_link.backoff import AGENT
 from keepstep.adapters.server_link.errors import ServerGone, ServerRefused
 from keepstep.adapters.server_link.tool import ToolClient
 from keepstep.server.state_dir import StateDir
 from keepstep.server.views import Jobs
 
-BACK_S = 30.0
-"""Bound for a busy machine; an idle one needs little more than the last window."""
+BACK_S = 150.0
+"""Ends a failure; nothing is measured by it."""
 DEADLINE_S = 60.0
 
 
@@ -62,27 +62,26 @@ class Server:
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> float:
-        """When it answered."""
+        """Since when it answers."""
         argv = [sys.executable, "-m", "keepstep.server", "--state-dir", str(self.state.path), "--listen", self.address]
         with self.state.log.open("ab") as log:
             self.process = subprocess.Popen(argv, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
         deadline_s = time.monotonic() + DEADLINE_S
-        while self.ask() is None:
+        while not self.ask():
             assert time.monotonic() < deadline_s, self.state.log.read_text()[-2000:]
             time.sleep(0.05)
         return time.monotonic()
 
-    def ask(self) -> float | None:
-        """Seconds that a new tool waits for an answer; None where nobody listens."""
-        began_s = time.monotonic()
+    def ask(self) -> bool:
+        """Whether a new tool gets an answer."""
         try:
             with ToolClient(
                 self.address, self.state.token(), identity_dir=self.identity_dir, timeout_s=DEADLINE_S
             ) as tool:
                 tool.query("jobs", Jobs)
         except (ServerGone, ServerRefused):
-            return None
-        return time.monotonic() - began_s
+            return False
+        return True
 
     def kill(self) -> None:
         if self.process is not None:
@@ -105,52 +104,53 @@ def start(tmp_path: Path) -> Iterator[Callable[[str], Server]]:
         one.kill()
 
 
+@dataclass(frozen=True)
+class Return:
+    """How a fleet came back after a SIGKILL of its server."""
+
+    outage_s: float
+    """Until all were back."""
+    vain: int
+    """Connections to a server that led, and that ended without a welcome all the same."""
+    knocks: int
+    """Attempts to connect, of all of them."""
+    passed: list[int]
+    """For each answer that another client got meanwhile: how many of the fleet were welcomed while it waited."""
+
+
 @pytest.mark.slow
-def test_five_thousand_agents_come_back_spread_out(start: Callable[[str], Server]) -> None:
+def test_a_fleet_of_five_thousand_comes_back_and_nobody_is_turned_away(start: Callable[[str], Server]) -> None:
+    """That they come spread out follows from their rule: see test_backoff.py."""
     count = 5_000
-    seen, _ = _killed_and_back(start("tcp"), count)
-    assert len(seen["arrivals_s"]) <= 1.1 * count, "hardly anybody gave up waiting, or came before there was a leader"
-    # Twice the even share of the first window, which a server that is back at once would meet.
-    assert _peak(seen["arrivals_s"], 0.25) <= 2 * count * 0.25 / AGENT.first_s
-    assert seen["attempts"] <= 6 * count, "knocking at a closed door is rare, too"
+    seen = _killed_and_back(start("tcp"), count)
+    assert seen.vain <= count // 100, "hardly anybody gives up waiting"
+    assert seen.knocks <= count * (4 + seen.outage_s / 2.0), "knocking at a closed door is rare, too"
 
 
 @pytest.mark.slow
-def test_handshakes_of_a_fleet_do_not_starve_whoever_is_connected(start: Callable[[str], Server]) -> None:
-    seen, longest_s = _killed_and_back(start("tls"), 300)
-    assert len(seen["arrivals_s"]) <= 450, "some come before there is a leader"
-    assert longest_s < 5.0
+def test_handshakes_of_a_fleet_do_not_starve_whoever_comes_with_them(start: Callable[[str], Server]) -> None:
+    """Nobody who asks has to wait until a large part of the fleet has been shaken hands with."""
+    count = 300
+    seen = _killed_and_back(start("tls"), count)
+    assert min(seen.passed) < count // 2
+    assert seen.vain <= count // 100
 
 
-def _killed_and_back(server: Server, count: int) -> tuple[dict[str, Any], float]:
-    """What the fleet saw after a SIGKILL, once all are back; and how long other clients waited at most meanwhile."""
+def _killed_and_back(server: Server, count: int) -> Return:
     fleet = Herd(server, count)
     try:
         server.kill()
+        down_s = time.monotonic()
         up_s = server.start()
-        waits_s = [0.0]
+        passed = [fleet.look()["up"]]
         while (seen := fleet.look())["up"] < count:
             assert time.monotonic() - up_s < BACK_S, f"{seen['up']} of {count} are back"
-            answered = server.ask()
-            assert answered is not None, "a tool finds the door closed"
-            waits_s.append(answered)
+            assert server.ask(), "a tool finds the door closed"
+            passed.append(fleet.look()["up"] - seen["up"])
             time.sleep(0.1)
+        outage_s = time.monotonic() - down_s
     finally:
         fleet.close()
-    took_s = max(seen["welcomes_s"]) - up_s
-    peak_s = _peak(seen["arrivals_s"], 0.25) * 4
-    print(
-        f"{count} back {took_s:.1f} s after the start; {peak_s}/s at most; a tool waited {max(waits_s):.2f} s at most"
-    )
     assert seen["refused"] == []
-    return seen, max(waits_s)
-
-
-def _peak(times_s: list[float], slice_s: float) -> int:
-    """The most arrivals in any span of this length."""
-    ordered, first, most = sorted(times_s), 0, 0
-    for last, at_s in enumerate(ordered):
-        while at_s - ordered[first] > slice_s:
-            first += 1
-        most = max(most, last - first + 1)
-    return most
+    vain = sum(1 for made_s in seen["vain_s"] if made_s > up_s)
+    return Return(outage_s=outage_s, vain=vain, knocks=seen["attempts"], passed=passed)

@@ -10,7 +10,6 @@ from keepstep.adapters.server_link.address import (
     parse_address,
     parse_addresses,
 )
-from keepstep.adapters.server_link.backoff import AGENT, FRONT, LAUNCHER, Backoff
 from keepstep.adapters.server_link.renewal import renew_in_s
 from keepstep.adapters.server_link.route import HOPS_MAX, Route
 
@@ -120,30 +119,6 @@ def test_never_more_hops_than_allowed_between_two_pauses(events: list[str]) -> N
 
 
 # ---- when
-
-
-@given(st.integers(0, 10_000), st.floats(0, 1, exclude_max=True), st.sampled_from([AGENT, LAUNCHER, FRONT]))
-def test_pauses_stay_in_their_window_and_windows_grow(attempt: int, drawn: float, backoff: Backoff) -> None:
-    assert 0 <= backoff.pause_s(attempt, drawn) < backoff.window_s(attempt) <= backoff.last_s
-    assert backoff.window_s(attempt) <= backoff.window_s(attempt + 1)
-    assert backoff.pause_s(attempt, drawn, refused=True) >= backoff.refused_s
-
-
-@given(st.integers(0, 12), st.integers(1, 20))
-def test_a_fleet_is_spread_evenly_over_the_window(attempt: int, slices: int) -> None:
-    """With evenly drawn numbers, equal slices of the window get equal shares: nobody is bunched at an end."""
-    fleet = 2_000
-    arrivals = [AGENT.pause_s(attempt, (number + 0.5) / fleet) for number in range(fleet)]
-    width_s = AGENT.window_s(attempt) / slices
-    counts = [0] * slices
-    for at_s in arrivals:
-        counts[int(at_s / width_s)] += 1
-    assert max(counts) - min(counts) <= 2
-
-
-def test_windows_that_are_none_are_refused() -> None:
-    with pytest.raises(ValueError, match="first <= last"):
-        Backoff(first_s=2.0, last_s=1.0, refused_s=1.0)
 
 
 @given(st.floats(0, 1e7), st.floats(60, 1e7), st.floats(0, 1, exclude_max=True))
