@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 SEEDS ?= 2000
 
-.PHONY: help setup workshop services demo test lint unit integration sim crash soak bench bench-checkpoint bench-recovery bench-snapshot bench-overhead bench-diagnosis bench-health bench-server docs clean
+.PHONY: help setup workshop services demo test deep lint unit integration sim crash soak bench bench-checkpoint bench-recovery bench-snapshot bench-overhead bench-diagnosis bench-health bench-server docs clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -39,6 +39,9 @@ $(VENV)/services/.ready: | $(VENV)/.workshop
 
 test: lint services  ## everything that must pass
 	@# three workers on two cores: many tests wait for real processes
+	$(BIN)/python -m pytest -n 3 -m "not deep"
+
+deep: services  ## every test, those too of which `make test` runs a slice
 	$(BIN)/python -m pytest -n 3
 
 lint: workshop  ## style, types, import contract
@@ -48,10 +51,10 @@ lint: workshop  ## style, types, import contract
 	$(BIN)/lint-imports
 
 unit: workshop  ## core, simulator, checkpoint library, server, SDK
-	$(BIN)/python -m pytest -n 2 --ignore=tests/integration --ignore=tests/demo
+	$(BIN)/python -m pytest -n 2 -m "not deep" --ignore=tests/integration --ignore=tests/demo
 
 integration: workshop  ## whole jobs with real processes and real faults
-	$(BIN)/python -m pytest -n 2 tests/integration tests/demo
+	$(BIN)/python -m pytest -n 2 -m "not deep" tests/integration tests/demo
 
 sim: workshop  ## the long simulation: make sim SEEDS=20000
 	$(BIN)/keepstep sim --seeds $(SEEDS)

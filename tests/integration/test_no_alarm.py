@@ -13,12 +13,11 @@ STANDSTILL_S = 6.0
 """Longer than the floor of the step deadline, and than the lease of a silent launcher."""
 
 
-@pytest.mark.parametrize(
-    "fault", ["slow@1:0", "evaluate@0:25", "checkpoint@0:25"], ids=["slow first step", "evaluation", "checkpoint"]
-)
-def test_a_long_phase_is_no_hang(run: Run, fault: str) -> None:
-    """The steps take milliseconds; one rank is busy for seconds with something that it has declared, the others wait."""
-    run.start(*run.light("--steps", "50", "--step-time", "0.005", "--fault", fault), nproc=2).finish()
+def test_long_phases_are_no_hangs(run: Run) -> None:
+    """The steps take milliseconds; one rank is busy for seconds with something that it has declared, the others wait: in the
+    first step, in an evaluation, in a checkpoint."""
+    phases = [word for fault in ("slow@1:0", "evaluate@0:20", "checkpoint@0:35") for word in ("--fault", fault)]
+    run.start(*run.light("--steps", "50", "--step-time", "0.005", *phases), nproc=2).finish()
     assert run.faults() == [] and {line.generation for line in run.trace()} == {1}
 
 
