@@ -10,16 +10,22 @@ from bench.server.process import Server, quantile, server
 
 BEAT_S = 4.0
 """Below the lease of five seconds. A fleet that beats every five seconds sends a fifth less."""
-SIGNALS = {1_000: 150, 10_000: 300}
+SIGNALS = {1_000: 150, 10_000: 400}
+"""With ten thousand they go on past the first half minute, when a snapshot is taken and memory is looked at."""
 
 
-def section(sizes: tuple[int, ...] = (1_000, 10_000), beats_s: tuple[float, ...] = (BEAT_S, 1.0)) -> str:
+GOAL_S = 0.1
+
+
+def section(quick: bool = False) -> str:
+    sizes, beats_s = ((1_000,), (BEAT_S,)) if quick else ((1_000, 10_000), (BEAT_S, 1.0))
     lines = [
         "## Agents on one core",
         "",
         "One server process on core 0, the agents in another process on the other cores, over TCP on the loopback. Order: from",
         "sending `xid.79` of a card to the order to hold it, which is in the journal by then; one signal at a time, beside",
         "everybody's beats. Kept: until the signal itself was acknowledged.",
+        f"Goal: 10,000 agents on one core, p99 of an order below {GOAL_S * 1e3:.0f} ms.",
         "",
         "| agents | beat every | beats/s | core used | order p50 | p99 | max | kept p99 | memory per agent | joined in |",
         "|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|",

@@ -85,7 +85,7 @@ WIRES = (
 )
 
 
-def run() -> list[Row]:
+def run(lasts_s: float = LASTS_S) -> list[Row]:
     """One after another on the same machine. Transports whose library is not installed are left out."""
     rows: list[Row] = []
     with tempfile.TemporaryDirectory() as place:
@@ -96,7 +96,7 @@ def run() -> list[Row]:
                 continue
             with _server(wire.kind, folder) as (port, cpu_s):
                 tls = context if wire.kind == "tls" else None
-                beat_us, connect_us = asyncio.run(_measure(wire, port, tls, cpu_s))
+                beat_us, connect_us = asyncio.run(_measure(wire, port, tls, cpu_s, lasts_s))
             first = rows[0].beat_us if rows else beat_us
             rows.append(
                 Row(
@@ -121,13 +121,13 @@ def table(rows: list[Row]) -> str:
     return "\n".join(lines)
 
 
-def section() -> str:
+def section(quick: bool = False) -> str:
     """For ``python -m bench.server``."""
     return (
         "## What a heartbeat costs over each transport\n\n"
         f"A beat of eight ranks ({len(BODY)} bytes of msgpack), {RATE_S:,} a second over {CONNECTIONS} connections, an empty "
         "server behind each;\nCPU time of the server's process. The peers are without TLS.\n\n"
-        f"{table(run())}"
+        f"{table(run(1.0 if quick else LASTS_S))}"
     )
 
 
@@ -179,7 +179,7 @@ class Client(asyncio.Protocol):
 
 
 async def _measure(
-    wire: Wire, port: int, tls: ssl.SSLContext | None, cpu_s: Callable[[], float]
+    wire: Wire, port: int, tls: ssl.SSLContext | None, cpu_s: Callable[[], float], lasts_s: float
 ) -> tuple[float, float]:
     loop = asyncio.get_running_loop()
 
@@ -197,7 +197,7 @@ async def _measure(
     connect_us = (cpu_s() - before_s) / CONNECTIONS * 1e6
     await _beat(clients, wire.beat, 1.0)
     before_s = cpu_s()
-    beats = await _beat(clients, wire.beat, LASTS_S)
+    beats = await _beat(clients, wire.beat, lasts_s)
     beat_us = (cpu_s() - before_s) / beats * 1e6
     for client in clients:
         client.transport.abort()

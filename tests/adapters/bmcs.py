@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-START_S = 40.0
+START_S = 90.0
 USER, PASSWORD = "admin", "secret"
 
 
@@ -265,7 +265,7 @@ def add_record(address: str, event: tuple[int, int, int]) -> None:
     ]
     subprocess.run(
         ["ipmitool", "-I", "lanplus", "-C", "3", "-H", host, "-p", port, "-U", USER, "-P", PASSWORD, "raw", *raw],
-        check=True, capture_output=True, timeout=20,
+        check=True, capture_output=True, timeout=60,
     )  # fmt: skip
 
 
@@ -283,7 +283,7 @@ def _wait_for_ipmi(port: int, log: Path) -> None:
     while time.monotonic() < deadline:
         asked = subprocess.run(
             ["ipmitool", "-I", "lanplus", "-C", "3", "-R", "1", "-N", "1", "-H", "127.0.0.1", "-p", str(port), "-U", USER, "-P",
-             PASSWORD, "chassis", "power", "status"], capture_output=True, timeout=20,
+             PASSWORD, "chassis", "power", "status"], capture_output=True, timeout=60,
         )  # fmt: skip
         if asked.returncode == 0:
             return

@@ -61,7 +61,7 @@ class Door:
             except OSError:
                 return
             with contextlib.suppress(OSError), link:
-                link.settimeout(5.0)
+                link.settimeout(60.0)
                 with self._context.wrap_socket(link, server_side=True) as shaken:
                     self.seen.append(tls.peer_serial(shaken.getpeercert()))
                     shaken.sendall(b"hello")
@@ -69,7 +69,7 @@ class Door:
     def knock(self, directory: Path, host: str = "localhost") -> bytes:
         context = tls.client_context(str(directory))
         with (
-            socket.create_connection(("127.0.0.1", self.port), timeout=5.0) as link,
+            socket.create_connection(("127.0.0.1", self.port), timeout=60.0) as link,
             context.wrap_socket(link, server_hostname=host) as shaken,
         ):
             return shaken.recv(5)

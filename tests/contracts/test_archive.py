@@ -98,7 +98,7 @@ def test_filters(make: Make) -> None:
         archive,
         incident("i1", 1.0, summary="ECC error on GPU 3", resources=("device/n1/3",), nodes=("n1",)),
         incident("i2", 2.0, tenant="b", cause="network", kind="start", nodes=("n1", "n2")),
-        incident("i3", 3.0, tenant="c", job="j2", state="escalated", summary="100% of_it 'lost' \\ über"),
+        incident("i3", 3.0, tenant="c", job="j2", state="escalated", summary="100% of_it 'lost' \\ über [ab]*?"),
         job("j1", 4.0),
         job("j2", None, tenant="b", state="failed"),
         fault("f1", 5.0),
@@ -119,9 +119,12 @@ def test_filters(make: Make) -> None:
     assert found("incident", q="device/n1") == ["i1"]
     assert found("incident", q="j2") == ["i3"]
     assert found("incident", q="ÜBER") == ["i3"]
-    for literal in ("100%", "0% of_it 'lost' \\", "of_it"):
+    for literal in ("100%", "0% of_it 'lost' \\", "of_it", "[ab]*?", "b]*"):
         assert found("incident", q=literal) == ["i3"]
     assert found("incident", q="of%it") == [] == found("incident", q="of1it")
+    assert found("incident", q="of*it") == [] == found("incident", q="[lmn]ost") == found("incident", q="j2" * 5000)
+    assert found("incident", q="j1", tenant="a,b", state="recovered") == ["i2", "i1"]
+    assert found("incident", node="n1", tenant="b", q="i2") == ["i2"]
     assert found("incident", q="") == ["i3", "i2", "i1"]
     assert found("job", job="j1") == ["j1"]
     assert found("job", state="failed", tenant="b") == ["j2"]

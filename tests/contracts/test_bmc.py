@@ -14,7 +14,7 @@ pytest.importorskip("sushy", reason="the extra redfish is not installed")
 
 from keepstep.adapters.redfish import RedfishBmc
 
-SWITCH_S = 30.0
+SWITCH_S = 120.0
 
 
 @pytest.fixture(params=["redfish", "ipmi"], scope="module")

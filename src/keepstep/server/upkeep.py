@@ -6,7 +6,9 @@ keepstep.server.upkeep`` is that child; it gets the database from its standard i
 """
 
 import asyncio
+import gc
 import logging
+import os
 import sys
 from collections.abc import Callable
 
@@ -22,6 +24,8 @@ ENTRIES = 20_000
 ENTRIES_AT_THE_END = 2_000
 """The same for a server that ends."""
 PATIENCE_S = 600.0
+NICE = 15
+"""Of the child: it has time, and on a machine of few cores orders would wait for it."""
 
 
 class Upkeep:
@@ -75,6 +79,8 @@ def main() -> int:
     from keepstep.adapters.database.opening import open_database
     from keepstep.server.compaction import Store, take_snapshot
 
+    os.nice(NICE)
+    gc.disable()  # it builds the books once and ends
     database = open_database(sys.stdin.read().strip())
     try:
         store = Store(database.journal, database.snapshots, database.archive, Path())

@@ -9,7 +9,7 @@ from pathlib import Path
 from keepstep.adapters.amd.source import AmdSource
 from keepstep.core.observation import Observation, Same
 
-DEADLINE_S = 30.0
+DEADLINE_S = 90.0
 
 
 class Seen:

@@ -8,7 +8,7 @@ import pytest
 
 from keepstep.adapters.devices.child import TalkingChild
 
-DEADLINE_S = 30.0
+DEADLINE_S = 90.0
 
 
 def talk(code: str) -> TalkingChild:

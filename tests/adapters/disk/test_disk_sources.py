@@ -37,7 +37,7 @@ class Heard:
 def run(source: Source, heard: Heard, enough: Callable[[], bool]) -> None:
     async def body() -> None:
         task = asyncio.create_task(source.run(heard))
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(90):
             while not enough() and not task.done():
                 await asyncio.sleep(0.01)
         task.cancel()

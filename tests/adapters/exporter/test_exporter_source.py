@@ -8,7 +8,7 @@ import pytest
 from keepstep.adapters.exporter.source import ExporterSource
 from keepstep.core.observation import Observation, Same
 
-DEADLINE_S = 30.0
+DEADLINE_S = 90.0
 LABELS = 'gpu="1",UUID="GPU-1",pci_bus_id="00000000:1B:00.0",Hostname="other-name"'
 
 

@@ -22,7 +22,7 @@ from keepstep.wire import messages
 from keepstep.wire.messages import Ack, Beat, Enrol, Hello, Message, NotLeader, Refused, Report, Welcome
 
 SOON = Backoff(first_s=0.001, last_s=0.02, refused_s=0.02)
-DEADLINE_S = 30.0
+DEADLINE_S = 90.0
 
 
 def word(number: int) -> Fact:
@@ -44,6 +44,8 @@ class ScriptedServer:
         """One entry for each connection from the first on: it is cut off after so many bytes."""
         self.is_deaf = False
         """It has stopped: its kernel takes what is sent, and nobody answers."""
+        self.asked = 0
+        """How often a link wanted to know whether it is there."""
         self.journal: list[Report] = []
         self.repeated = 0
         self.beats: list[Beat] = []
@@ -135,6 +137,7 @@ class ScriptedServer:
         if isinstance(message, Beat):
             self.beats.append(message)
         elif isinstance(message, Ack):
+            self.asked += 1
             if not self.is_deaf:
                 writer.write(messages.encode(message))
         elif isinstance(message, Report):

@@ -306,11 +306,11 @@ def test_a_server_that_has_stopped_is_left_where_there_is_another() -> None:
     async def make() -> ServerLink:
         await stopped.start()
         await other.start()
-        return link_to([stopped.address, other.address], owner, lease_s=0.3)
+        return link_to([stopped.address, other.address], owner, lease_s=1.5)
 
     async def scene(link: ServerLink) -> None:
         await until(lambda: link.is_up, "the first server")
-        await asyncio.sleep(0.7)
+        await until(lambda: stopped.asked > 3, "that it is asked again and again")
         assert link.is_up and link.term == 1, "one that answers may be silent for long"
         stopped.is_deaf = True
         stopped.greeting = follower("")

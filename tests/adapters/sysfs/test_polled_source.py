@@ -43,7 +43,7 @@ class Counting:
 
 async def until(condition: object, source: Polled, heard: Heard) -> None:
     task = asyncio.create_task(source.run(heard))
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(90):
         while not condition():  # type: ignore[operator]
             await asyncio.sleep(0.01)
     task.cancel()
@@ -88,7 +88,7 @@ class Broken:
 
 def test_a_bug_of_a_watch_ends_the_source_where_it_is_seen() -> None:
     async def run() -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(90):
             await Polled(Broken(), 0.01).run(Heard())
 
     with pytest.raises(KeyError, match="a bug of the watch"):

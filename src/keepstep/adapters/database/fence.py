@@ -1,7 +1,6 @@
 """The term under which this process writes. Leadership sets it, the journal asks it in each of its transactions."""
 
-from sqlalchemy import Connection
-
+from keepstep.adapters.database.engine import Cursor
 from keepstep.ports import Deposed
 
 CHANNEL = "keepstep"
@@ -15,14 +14,16 @@ STEPPED_DOWN = -1
 
 
 class Fence:
-    def __init__(self) -> None:
+    def __init__(self, *, is_postgresql: bool) -> None:
+        self._asked = _NEWEST_AND_TELL if is_postgresql else _NEWEST
         self.term = 0
         """0: never led. Then it may write only where nobody ever led, as on a journal of one's own."""
 
-    def hold(self, connection: Connection) -> None:
+    def hold(self, cursor: Cursor) -> None:
         """To the end of the transaction. SQLite has one writer at a time anyway. Raises Deposed."""
-        asked = _NEWEST_AND_TELL if connection.dialect.name == "postgresql" else _NEWEST
-        newest = connection.exec_driver_sql(asked).scalar() or 0
+        cursor.execute(self._asked)
+        row = cursor.fetchone()
+        newest = row[0] or 0 if row is not None else 0
         if newest != self.term:
             ours = f"this server led in term {self.term}" if self.term > 0 else "this server does not lead"
             raise Deposed(f"the newest term of the journal is {newest}, and {ours}: nothing was kept")

@@ -6,6 +6,7 @@ mentions are kept, all or nothing. Two writers cannot fork the chain: a number i
 
 from collections import deque
 from collections.abc import Iterator, Sequence
+from itertools import chain, repeat
 from typing import TypeAlias
 
 from sqlalchemy import Connection, Row, Select, func, select, union_all
@@ -111,24 +112,25 @@ class SqlJournal:
     def _chained(
         self, at_s: float, records: Sequence[Record], origins: Sequence[tuple[Session, int] | None]
     ) -> tuple[list[EntryRow], list[Entry]]:
-        seq, prev = self._seq, self._hash
+        seq, prev, prev_hex = self._seq, self._hash, self._hash.hex()
         rows: list[EntryRow] = []
         written: list[Entry] = []
-        for index, record in enumerate(records):
+        for record, origin in zip(records, chain(origins, repeat(None)), strict=False):
             seq, body = seq + 1, body_of(record)
             hashed = digest(prev, seq, at_s, body)
-            session, number = (origins[index] if index < len(origins) else None) or (None, None)
+            hashed_hex = hashed.hex()
+            session, number = origin or (None, None)
             rows.append((seq, at_s, body, prev, hashed, session, number))
-            written.append(Entry(seq=seq, at_s=at_s, record=record, prev=prev.hex(), hash=hashed.hex()))
-            prev = hashed
+            written.append(Entry(seq=seq, at_s=at_s, record=record, prev=prev_hex, hash=hashed_hex))
+            prev, prev_hex = hashed, hashed_hex
         return rows, written
 
     def _write(self, rows: list[EntryRow], records: Sequence[Record]) -> None:
         about = mention_rows(rows[0][0], records)
-        with self._connections.writing() as connection:
-            self._fence.hold(connection)
-            self._insert.execute(connection, rows)
-            self._mention.execute(connection, about)
+        with self._connections.writing_bare() as cursor:
+            self._fence.hold(cursor)
+            self._insert.execute(cursor, rows)
+            self._mention.execute(cursor, about)
 
     def _judge_collision(self, rows: list[EntryRow], error: IntegrityError) -> None:
         """A number was taken: by this very batch, whose outcome was unknown, or by somebody else."""

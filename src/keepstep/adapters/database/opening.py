@@ -42,7 +42,7 @@ class Database:
         self.schema = Schema(connections, revision)
         self.name = connections.name
         """For messages; without a password."""
-        fence = Fence()
+        fence = Fence(is_postgresql=connections.is_postgresql)
         self.journal = SqlJournal(connections, fence, self.schema)
         self.archive = SqlArchive(connections, self.schema)
         self.snapshots = SqlSnapshots(connections, self.schema)

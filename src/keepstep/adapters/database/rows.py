@@ -9,8 +9,9 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
-from sqlalchemy import Connection, Dialect, Insert, Table, insert
+from sqlalchemy import Connection, Dialect, Insert, Table
 
+from keepstep.adapters.database.engine import Cursor
 from keepstep.core.decision import Record
 from keepstep.core.mentions import subjects
 
@@ -51,13 +52,27 @@ def seqs_of(last: int, seqs: bytes | None) -> list[int]:
 
 
 class Insertion:
-    """An insert that is compiled once and given rows as tuples: for the path that every fact of the fleet takes."""
+    """An insert that is made up once and given rows as tuples: for the path that every fact of the fleet takes."""
 
     def __init__(self, table: Table, dialect: Dialect) -> None:
-        self._sql = str(insert(table).compile(dialect=_plain(dialect)))
+        names = ", ".join(column.name for column in table.columns)
+        self._by_columns = dialect.name == "postgresql"
+        if (
+            self._by_columns
+        ):  # one statement with a list for each column: a quarter of what a statement for each row costs
+            lists = ", ".join(f"%b::{_ARRAYS[column.type.python_type]}" for column in table.columns)
+            self._sql = f"INSERT INTO {table.name} ({names}) SELECT * FROM unnest({lists})"
+        else:
+            self._sql = f"INSERT INTO {table.name} ({names}) VALUES ({', '.join('?' for _ in table.columns)})"
 
-    def execute(self, connection: Connection, rows: Sequence[tuple[object, ...]]) -> None:
-        connection.exec_driver_sql(self._sql, list(rows))
+    def execute(self, cursor: Cursor, rows: Sequence[tuple[object, ...]]) -> None:
+        if self._by_columns:
+            cursor.execute(self._sql, [list(column) for column in zip(*rows, strict=True)])
+        else:
+            cursor.executemany(self._sql, rows)
+
+
+_ARRAYS = {int: "bigint[]", float: "double precision[]", str: "text[]", bytes: "bytea[]"}
 
 
 def replacing(connection: Connection, table: Table, key: Sequence[str], growing: str = "") -> Insert:
@@ -69,15 +84,6 @@ def replacing(connection: Connection, table: Table, key: Sequence[str], growing:
 
 
 # A server on a file never loads what only PostgreSQL needs: it is a tenth of what its start costs.
-
-
-def _plain(dialect: Dialect) -> Dialect:
-    """Takes rows as tuples."""
-    if dialect.name != "postgresql":
-        return dialect
-    from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
-
-    return PGDialect_psycopg(paramstyle="format")  # type: ignore[no-untyped-call]
 
 
 def _insert(dialect: Dialect, table: Table) -> "postgresql.Insert | sqlite.Insert":

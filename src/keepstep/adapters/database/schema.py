@@ -96,30 +96,35 @@ finished = Table(
     Column("what", TEXT, nullable=False),
     Column("id", TEXT, nullable=False),
     Column("ended_s", SECONDS, nullable=False),
+    Column("words", TEXT, nullable=False),
     Column("job", TEXT),
     Column("tenant", TEXT),
     Column("state", TEXT),
     Column("cause", TEXT),
     Column("kind", TEXT),
-    Column("words", TEXT, nullable=False),
     PrimaryKeyConstraint("what", "ended_s", "id"),
     sqlite_strict=True,
     sqlite_with_rowid=False,
 )
 """What is over, as far as lists are filtered by it: ``what`` is ``incident``, ``job`` or ``fault``. SQLite stores it in the
-order of the primary key, which is that of every list: a search of all goes through it once, without a jump."""
+order of the primary key, which is that of every list: a search of all goes through it once, without a jump. A row is decoded
+from its beginning, so words come first."""
 
 Index("finished_id", finished.c.what, finished.c.id, unique=True)
-for _column in (finished.c.job, finished.c.tenant, finished.c.state, finished.c.cause):
-    Index(f"finished_{_column.name}", finished.c.what, _column, finished.c.ended_s, finished.c.id)
+_FILTERS = ("job", "tenant", "state", "cause", "kind")
+for _name in _FILTERS:
+    _others = [finished.c[other] for other in _FILTERS if other != _name]
+    Index(f"finished_{_name}", finished.c.what, finished.c[_name], finished.c.ended_s, finished.c.id, *_others)
+# Each has all that lists are filtered by: a second filter is judged, and what fits is counted, without a look into the table.
 
 finished_nodes = Table(
     "finished_nodes",
     metadata,
     Column("what", TEXT, nullable=False),
     Column("node", TEXT, nullable=False),
+    Column("ended_s", SECONDS, nullable=False),
     Column("id", TEXT, nullable=False),
-    PrimaryKeyConstraint("what", "node", "id"),
+    PrimaryKeyConstraint("what", "node", "ended_s", "id"),
     sqlite_strict=True,
     sqlite_with_rowid=False,
 )

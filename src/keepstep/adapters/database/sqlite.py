@@ -14,7 +14,7 @@ from sqlalchemy.pool import QueuePool
 from keepstep.adapters.database.engine import Reach
 from keepstep.adapters.database.news import PolledNews
 
-CACHE_KIB = 16384
+CACHE_KIB = 24576
 """Of each connection, at most: what a search of a long archive goes through fits in."""
 
 

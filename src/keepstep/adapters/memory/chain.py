@@ -4,8 +4,8 @@ hash = blake2b-256(previous hash, sequence number, time, msgpack of the record).
 order and never sorted: in a placement the order of the nodes *is* the group rank, and a replay must see it again.
 """
 
-import hashlib
 import struct
+from hashlib import blake2b
 
 import msgspec
 
@@ -14,6 +14,7 @@ from keepstep.core.decision import Entry, Record
 GENESIS = bytes(32)
 """What the first entry's ``prev`` is."""
 
+_place = struct.Struct(">Qd").pack
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Record)
 
@@ -24,7 +25,7 @@ def body_of(record: Record) -> bytes:
 
 def digest(prev: bytes, seq: int, at_s: float, body: bytes) -> bytes:
     """32 bytes."""
-    return hashlib.blake2b(prev + struct.pack(">Qd", seq, at_s) + body, digest_size=32).digest()
+    return blake2b(prev + _place(seq, at_s) + body, digest_size=32).digest()
 
 
 def entry_of(seq: int, at_s: float, body: bytes, prev: bytes, stored: bytes) -> Entry:

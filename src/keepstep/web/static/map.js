@@ -20,11 +20,28 @@ class FleetMap {
     this.by = "state";
     this.due = false;
     this.moved = false;
+    this.loading = false;
+    this.again = false;
     this.frames = [];
     this.bind();
   }
 
+  // One at a time: what changes meanwhile, as when the stream of changes begins, is asked for again behind it.
   async load() {
+    this.again = this.loading;
+    if (this.loading) return;
+    this.loading = true;
+    try {
+      do {
+        this.again = false;
+        await this.loadAll();
+      } while (this.again);
+    } finally {
+      this.loading = false;
+    }
+  }
+
+  async loadAll() {
     let after = 0;
     const layout = new Layout();
     do {

@@ -51,7 +51,7 @@ def _mention_all(connection: sa.Connection) -> None:
             with contextlib.suppress(msgspec.DecodeError):
                 found += mention_rows(seq, [decoder.decode(body)])
         if found:
-            insertion.execute(connection, found)
+            insertion.execute(connection.connection.cursor(), found)
         after = rows[-1][0]
         log.info("found what the first %d entries are about", after)
 
