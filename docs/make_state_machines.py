@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TypeVar
 
-from keepstep.core import fault, incident, job, resource
+from keepstep.core import drill, fault, incident, job, resource
+from keepstep.core.drill import DrillState
 from keepstep.core.fault import FaultState
 from keepstep.core.incident import IncidentState
 from keepstep.core.job import JobState
@@ -22,13 +23,13 @@ PAGE = Path(__file__).resolve().parent / "reference" / "state-machines.md"
 
 HEAD = """# State machines
 
-Generated from `src/keepstep/core/{incident,fault,job,resource}.py` by `docs/make_state_machines.py`; do not edit it,
+Generated from `src/keepstep/core/{incident,fault,job,resource,drill}.py` by `docs/make_state_machines.py`; do not edit it,
 run `make docs`.
 
 Each machine is one enumeration and one table in one file. `move_incident`, `move_fault`, `move_job` and `move_resource`
-in `core/apply.py` are the only writers of a state, and they refuse every move that is not drawn here. Deadlines are defaults
-of the [policy](policy.md); a dash means that the state may last: it is a state of rest, an end, or is ended by what its
-owner does.
+in `core/apply.py`, and `move_drill` in `core/apply_drill.py`, are the only writers of a state, and they refuse every move that
+is not drawn here. Deadlines are defaults of the [policy](policy.md); a dash means that the state may last: it is a state of
+rest, an end, or is ended by what its owner does.
 """
 
 E = TypeVar("E", bound=enum.Enum)
@@ -67,7 +68,14 @@ def page() -> str:
         ("new",),
         policy.resource_deadline_s,
     )
-    return "\n".join((HEAD, incidents, faults, jobs, resources))
+    drills = _section(
+        "Drill",
+        "A fault that is injected on purpose. It has an incident of its own, whose recovery it scores.",
+        (DrillState, drill.TRANSITIONS, drill.OWNER, drill.TERMINAL),
+        ("waiting",),
+        {"waiting": policy.drills.wait_s, "injected": 4 * policy.drills.detect_s},
+    )
+    return "\n".join((HEAD, incidents, faults, jobs, resources, drills))
 
 
 def _section(

@@ -35,6 +35,7 @@ READS = {
 LISTS = {
     "jobs": (), "incidents": (), "incident_journal": ("inc-0002",), "approvals": (), "faults": (), "nodes": (),
     "resources": (), "resource_journal": ("device/n1/0",), "holds": (), "journal": (), "tokens": (), "certificates": (),
+    "drills": (),
 }  # fmt: skip
 
 
@@ -95,6 +96,8 @@ def test_requests_are_done(client, served):
     client.set_policy(policy.overrides + "[approvals]\nwait_s = 60\n", tag)
     with pytest.raises(WrongState, match="was changed since it was read"):
         client.set_policy("", tag)
+    assert client.begin_drill("job", "kill-rank", rank=1).subject == "drill-0001"
+    assert client.drill("drill-0001").drill == next(client.drills(job="job", state="injected"))
     assert client.approve("inc-0005").entry > 0
     assert client.stop("job", "enough").subject == "job"
 

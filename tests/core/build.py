@@ -38,6 +38,7 @@ class Plane:
         self.decisions: list[Decision] = []
         self.sessions: dict[str, int] = {}
         self.inventories: dict[str, f.Inventory] = {}
+        self.labels: dict[str, str] = {}
         self.stores = 0
 
     # ---- driving
@@ -130,8 +131,9 @@ class Plane:
     ) -> None:
         elasticity = f.Elasticity(min_nodes=nodes if min_nodes is None else min_nodes, max_nodes=nodes, step=grain)
         spec = f.JobSpec(
-            argv=("train.py",), nproc_per_node=nproc, elasticity=elasticity, capacity_wait_s=capacity_wait_s
-        )
+            argv=("train.py",), nproc_per_node=nproc, elasticity=elasticity, capacity_wait_s=capacity_wait_s,
+            labels=self.labels,
+        )  # fmt: skip
         self.tell(f.JobSubmitted(job=JOB, spec=spec, by="test"))
         if join:
             names = [f"n{i}" for i in range(nodes + spares)]

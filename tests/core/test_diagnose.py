@@ -87,6 +87,16 @@ def test_victims_without_a_culprit_are_a_network_fault_after_a_moment() -> None:
     assert (verdict(plane).cause, verdict(plane).culprits) == (Cause.NETWORK, ())
 
 
+def test_ranks_that_end_with_the_process_that_started_them_are_no_network_fault() -> None:
+    plane = Plane().start()
+    orphan = f.ErrorRecord(kind=f.STARTER_LOST, message="the process that started the rank ended", victim=True)
+    plane.tell(plane.exited(2, error=orphan), plane.exited(3, error=orphan), plane.exited(0, error=victim()))
+    plane.wait(1.0)
+    diagnosis = plane.incident.attempt.diagnosis
+    assert diagnosis is not None and diagnosis.cause is Cause.HOST_SOFTWARE
+    assert diagnosis.summary == "ranks 2, 3 ended with the process that had started them on n1"
+
+
 def test_an_exception_told_first_and_the_exit_after_it_are_one_end() -> None:
     plane = Plane().start()
     plane.tell(plane.exited(2, error=bug()))

@@ -59,7 +59,8 @@ def _same_row(row: list[str], value: object) -> None:
     default, meaning = row
     assert len(meaning) > 10
     if not isinstance(value, dict):
-        assert default == ("built-in" if isinstance(value, Catalog) else str(value))
+        said = ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+        assert default == ("built-in" if isinstance(value, Catalog) else said)
         return
     told = {key: float(number) for key, number in re.findall(r"`(\w+)` ([\d.]+)", meaning)}
     assert told == value

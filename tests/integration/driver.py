@@ -245,7 +245,7 @@ class Job:
     def check_nothing_left(self) -> None:
         left: list[str] = []
         with contextlib.suppress(AssertionError):
-            self.eventually("the end of every process", lambda: not self.processes_left(), 10.0)
+            self.eventually("the end of every process", lambda: not self.processes_left())
         left = self.processes_left()
         assert not left, f"processes are left: {left}"
 

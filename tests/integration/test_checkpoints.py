@@ -161,15 +161,6 @@ def test_ctrl_c_ends_cleanly_and_the_job_can_be_resumed(run: Run) -> None:
     assert (run.job().state, run.faults()) == ("finished", [])
 
 
-def test_ctrl_c_twice_does_not_wait(run: Run) -> None:
-    run.start(*run.light("--steps", "100000"), nodes="2")
-    run.reached(15)
-    for _ in range(2):
-        os.kill(run.front.pid, signal.SIGINT)
-        run.eventually("the word of the front", lambda: "SIGINT" in run.output.read_text())
-    run.finish(130)
-
-
 def test_a_job_that_is_over_can_be_run_on_to_more_steps(run: Run) -> None:
     run.start(*run.light("--steps", "20", "--checkpoint-every-steps", "10")).finish()
     run.start(*run.light("--steps", "30", "--checkpoint-every-steps", "10")).finish()

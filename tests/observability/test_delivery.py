@@ -154,7 +154,7 @@ def test_a_webhook_is_signed_over_its_time_and_body(receiver):
     assert request.headers["Keepstep-Alert-Id"] == ALERT.id
     at, _, digest = request.headers["Keepstep-Signature"].partition(",v1=")
     at = at.removeprefix("t=")
-    assert abs(int(at) - time.time()) < 60
+    assert abs(int(at) - time.time()) < 600
     assert digest == hmac.new(b"s3cret", at.encode() + b"." + request.body, hashlib.sha256).hexdigest()
 
 
@@ -239,17 +239,18 @@ def test_a_full_queue_drops_and_says_so(delivery):
     class Stuck:
         name = "webhook stuck"
         release = threading.Event()
+        sent = 0
 
         def send(self, alert):
-            self.release.wait(20.0)
+            self.release.wait(60.0)
+            self.sent += 1
 
     channel = Stuck()
     queued, became = delivery(channel)
-    before_s = time.monotonic()
     for _ in range(QUEUE_MAX + 10):
         queued.put(ALERT)
     assert became.count(("webhook stuck", "dropped")) >= 9
-    assert time.monotonic() - before_s < 15.0, "putting does not wait for the channel"
+    assert channel.sent == 0, "putting does not wait for the channel"
     channel.release.set()
 
 
@@ -259,7 +260,7 @@ def test_a_mail_arrives_and_can_be_read(mailbox, certificate, security):
     box = mailbox(context=context if security == "starttls" else None)
     server = MailServer(host="127.0.0.1", port=box.port, security=security, ca_file=str(ca_file))
     EmailChannel("email e", server, "keepstep@example.net", ("a@example.net", "b@example.net")).send(ALERT)
-    raw, sealed = box.mails.get(timeout=10.0)
+    raw, sealed = box.mails.get(timeout=60.0)
     assert sealed == (security == "starttls")
     mail = email.message_from_bytes(raw, policy=email.policy.default)
     assert mail["Subject"] == '[keepstep page] j: i1 "waits"'

@@ -1,12 +1,12 @@
 """What is counted: the same as the journal says, over restarts too, and bounded whatever the size of the fleet."""
 
-import time
 from collections import Counter
 
 import msgspec
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
+from tests.work import lines_run
 
 from keepstep.core import decision as d
 from keepstep.core import facts as f
@@ -116,14 +116,9 @@ def test_ten_thousand_nodes_stay_below_five_thousand_series(large):
     assert {job for job, _ in times} == jobs.keys()
 
 
-def test_the_page_of_ten_thousand_nodes_is_made_in_a_tenth_of_a_second(large):
-    """Of processor time, so that a busy machine says the same; the loop waits for so long."""
-    taken_s = []
-    for _ in range(4):
-        before_s = time.process_time()
-        metrics_text(large)
-        taken_s.append(time.process_time() - before_s)
-    assert min(taken_s) < 0.1
+def test_the_page_of_ten_thousand_nodes_costs_little(large):
+    """The loop waits for it: a few lines for each of the 90,000 things that are counted, and no text of their own."""
+    assert lines_run(lambda: metrics_text(large)) < 15 * 90_000
 
 
 def test_a_full_table_counts_the_rest_together(site):

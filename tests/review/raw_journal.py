@@ -23,6 +23,8 @@ class Told:
     step_time_s: float = 0.0
     generations: int = 0
     words_of_people: int = 0
+    drill: str = ""
+    """That led to it: then it is no fault, and costs as one."""
     moves: list[tuple[str, float]] = field(default_factory=list)
 
     @property
@@ -53,10 +55,9 @@ class Truth:
 
     @property
     def faults(self) -> list[Told]:
-        """That ended and were faults."""
-        return [
-            x for x in self.incidents.values() if x.kind == "fault" and x.ended_s is not None and x.state != "no_fault"
-        ]
+        """That ended and were faults, and that nobody had ordered."""
+        ended = [x for x in self.incidents.values() if x.kind == "fault" and x.ended_s is not None]
+        return [x for x in ended if x.state != "no_fault" and not x.drill]
 
     def productive_and_total(self) -> tuple[float, float]:
         """GPU-seconds, over the whole life of every job."""
@@ -113,6 +114,8 @@ def _change(truth: Truth, change: d.Change, at_s: float) -> None:
             truth.jobs[change.job].gpus = change.placement.world_size
         case d.Grant():
             truth.incidents[change.incident].words_of_people += 1
+        case d.LinkDrill():
+            truth.incidents[change.incident].drill = change.drill
         case d.Close():
             _close(truth.incidents[change.incident], change, at_s)
         case d.MoveJob():

@@ -42,6 +42,15 @@ def test_an_unknown_key_is_refused() -> None:
         msgspec.toml.decode(b'about = "x"\nsafety = 3', type=Scenario)
 
 
+def test_a_thousand_nodes_for_an_hour() -> None:
+    hour = msgspec.structs.replace(load("hours-1k"), safety_s=(3600.0, 3600.0))
+    result = Simulation("hours-1k", 0, hour).run()
+    assert result.failure is None, result.failure
+    assert result.simulated_s > 3600
+    assert result.verdicts["recovered"] >= 3
+
+
+@pytest.mark.deep
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_a_thousand_nodes_for_six_hours() -> None:

@@ -34,6 +34,7 @@ LATE = {
     "catalog": "keepstep.cli.catalog:catalog",
     "dashboard": "keepstep.cli.dashboard:dashboard",
     "demo": "keepstep.cli.demo:demo",
+    "drill": "keepstep.cli.drill:drill",
     "diagnose": "keepstep.cli.diagnose:diagnose",
     "sim": "keepstep.cli.sim:sim",
 }

@@ -10,7 +10,7 @@ from keepstep.cli.terminal import JsonOption, StateDirOption, moment, seconds, s
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from keepstep.server.views import ActionView, AttemptView, IncidentReport, Incidents, OrderView
+    from keepstep.server.views import ActionView, AttemptView, IncidentLine, IncidentReport, Incidents, OrderView
 
 incident = typer.Typer(help="One incident, from evidence to verdict.", no_args_is_help=True)
 
@@ -40,11 +40,16 @@ def _incidents(found: "Incidents") -> list["RenderableType"]:
             line.job,
             line.state,
             line.cause or "–",
-            line.summary.partition(" (")[0] or ("first start" if line.kind == "start" else "–"),
+            _what(line) or ("first start" if line.kind == "start" else "–"),
             step(line.lost_steps),
             seconds(line.downtime_s),
         )
     return [rows_or(made, "no incident")]
+
+
+def _what(line: "IncidentLine") -> str:
+    summary = line.summary.partition(" (")[0]
+    return f"drill: {summary}" if line.drill else summary
 
 
 def approvals(state_dir: StateDirOption = None, json: JsonOption = False, watch: WatchOption = None) -> None:
@@ -102,6 +107,8 @@ def _head(report: "IncidentReport") -> list["RenderableType"]:
             f"opened {moment(line.opened_s)}, closed {moment(line.closed_s)}, job was at step {step(line.step_before)}"
         ),
     ]
+    if line.drill:
+        parts.append(Text(f"a drill: nothing failed by itself; keepstep drill show {line.drill}"))
     if line.verdict:
         parts.append(Text(f"verdict: {line.verdict} (verified at step {step(report.verified_step)})"))
     if line.waits_for:

@@ -22,9 +22,10 @@ from keepstep.client.talking import (
     read,
     where,
 )
+from keepstep.core.drill import DrillKind
 from keepstep.review.figures import Review
 from keepstep.review.postmortem import Postmortem
-from keepstep.server import access_views, fault_views, health_views, http_views, journal_views, views
+from keepstep.server import access_views, drill_views, fault_views, health_views, http_views, journal_views, views
 from keepstep.server.precision import PrecisionReport
 from keepstep.server.whereabouts import Whereabouts
 from keepstep.wire.requests import Accepted
@@ -188,6 +189,19 @@ class AsyncClient:
 
     async def precision(self) -> PrecisionReport:
         return await self._send(calls.precision())
+
+    # ---- drills
+
+    def drills(self, *, job: str = "", state: str = "") -> AsyncIterator[drill_views.DrillView]:
+        """Newest first: what is under way, and the last ones that are over."""
+        return self._pages(calls.drills(job, state, self._page))
+
+    async def drill(self, drill: str) -> drill_views.DrillReport:
+        return await self._send(calls.drill(drill))
+
+    async def begin_drill(self, job: str, kind: DrillKind, *, rank: int | None = None) -> Accepted:
+        """Inject a fault into a job that is steady, else WrongState is raised. Its ``subject`` is the id of the drill."""
+        return await self._send(calls.begin_drill(job, kind, rank))
 
     # ---- the fleet
 

@@ -10,9 +10,10 @@ from urllib.parse import quote
 
 from msgspec import Struct
 
+from keepstep.core.drill import DrillKind
 from keepstep.review.figures import Review
 from keepstep.review.postmortem import Postmortem
-from keepstep.server import access_views, fault_views, health_views, http_views, journal_views, views
+from keepstep.server import access_views, drill_views, fault_views, health_views, http_views, journal_views, views
 from keepstep.server.precision import PrecisionReport
 from keepstep.server.whereabouts import Whereabouts
 from keepstep.wire.requests import Accepted
@@ -118,6 +119,11 @@ def faults(closed: bool, q: str, limit: int) -> Listing[fault_views.Faults, faul
     return Listing(call, lambda page: page.faults, _cursor)
 
 
+def drills(job: str, state: str, limit: int) -> Listing[drill_views.Drills, drill_views.DrillView]:
+    call = get("/drills", drill_views.Drills, job=job, state=state, limit=limit)
+    return Listing(call, lambda page: page.drills, _cursor)
+
+
 def nodes(q: str, limit: int) -> Listing[fault_views.Nodes, fault_views.NodeView]:
     return Listing(get("/nodes", fault_views.Nodes, q=q, limit=limit), lambda page: page.nodes, _cursor)
 
@@ -190,6 +196,10 @@ def fault(id: str) -> Call[fault_views.FaultReport]:
     return get(f"/faults/{name(id)}", fault_views.FaultReport)
 
 
+def drill(id: str) -> Call[drill_views.DrillReport]:
+    return get(f"/drills/{name(id)}", drill_views.DrillReport)
+
+
 def node(id: str) -> Call[fault_views.NodeView]:
     return get(f"/nodes/{name(id)}", fault_views.NodeView)
 
@@ -231,6 +241,10 @@ def unhold(resource: str) -> Call[Accepted]:
 
 def decide(incident: str, granted: bool) -> Call[Accepted]:
     return post(f"/incidents/{name(incident)}/{'approve' if granted else 'deny'}")
+
+
+def begin_drill(job: str, kind: DrillKind, rank: int | None) -> Call[Accepted]:
+    return post("/drills", http_views.NewDrill(job=job, kind=kind, rank=rank))
 
 
 def set_policy(overrides: str, tag: str) -> Call[Accepted]:

@@ -9,7 +9,7 @@ class Role(enum.Enum):
     VIEWER = "viewer"
     """Sees jobs, incidents and the fleet of its tenants."""
     OPERATOR = "operator"
-    """Stops jobs, holds and lifts holds."""
+    """Stops jobs, holds and lifts holds, begins drills."""
     APPROVER = "approver"
     """Answers what waits for a person."""
     ADMIN = "admin"
@@ -32,6 +32,8 @@ class Action(enum.Enum):
     """Entries as they are, of every tenant."""
     STOP_JOB = "stop_job"
     HOLD = "hold"
+    DRILL = "drill"
+    """Inject a fault into a job of one's tenants, to see it recovered from."""
     APPROVE = "approve"
     SET_POLICY = "set_policy"
     MANAGE_ACCESS = "manage_access"
@@ -52,8 +54,10 @@ PEOPLE = (R.VIEWER, R.OPERATOR, R.APPROVER, R.ADMIN)
 
 GRANTS: dict[Role, frozenset[Action]] = {
     R.VIEWER: frozenset({A.READ, A.READ_METRICS}),
-    R.OPERATOR: frozenset({A.READ, A.READ_METRICS, A.READ_JOURNAL, A.STOP_JOB, A.HOLD, A.SUBMIT_JOB}),
-    R.APPROVER: frozenset({A.READ, A.READ_METRICS, A.READ_JOURNAL, A.STOP_JOB, A.HOLD, A.SUBMIT_JOB, A.APPROVE}),
+    R.OPERATOR: frozenset({A.READ, A.READ_METRICS, A.READ_JOURNAL, A.STOP_JOB, A.HOLD, A.DRILL, A.SUBMIT_JOB}),
+    R.APPROVER: frozenset(
+        {A.READ, A.READ_METRICS, A.READ_JOURNAL, A.STOP_JOB, A.HOLD, A.DRILL, A.SUBMIT_JOB, A.APPROVE}
+    ),
     R.ADMIN: frozenset(set(Action) - {A.FORWARD}),
     R.LAUNCHER: frozenset({A.SUBMIT_JOB, A.READ}),
     R.AGENT: frozenset({A.REPORT_NODE}),

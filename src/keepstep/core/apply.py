@@ -10,6 +10,7 @@ import msgspec
 
 from keepstep.core import decision as d
 from keepstep.core import fault, incident, job, resource
+from keepstep.core.apply_drill import apply_drill
 from keepstep.core.catalog.row import Verdict
 from keepstep.core.errors import IllegalMove
 from keepstep.core.facts import JobSpec, SignalSeen
@@ -119,6 +120,8 @@ def _apply_change(world: World, change: d.Change, at_s: float) -> None:
         case d.End():
             ending = world.jobs[change.job]
             ending.exit_code, ending.message = change.exit_code, change.message
+        case d.OpenDrill() | d.MoveDrill() | d.LinkDrill():
+            apply_drill(world, change, at_s)
         case d.Retire():
             leave(world, change, at_s)
         case _:
@@ -382,6 +385,15 @@ def mark_fenced(world: World, owner: Job, node: NodeId, generation: int, proof: 
     leading = world.leading(owner)
     if leading is not None:
         leading.attempt.fenced[node] = proof
+    _withdraw_launches(world, owner.id, node, generation)
+
+
+def _withdraw_launches(world: World, job: JobId, node: NodeId, generation: int) -> None:
+    """A launch that never arrived must not do so now: it would start what was just proven dead, beside its successor."""
+    launches = [(n, p.intent) for n, p in world.orders.items() if isinstance(p.intent, Launch)]
+    for number, intent in launches:
+        if (intent.job, intent.node) == (job, node) and intent.generation <= generation:
+            del world.orders[number]
 
 
 def move_incident(world: World, item: Incident, to: IncidentState, at_s: float) -> None:

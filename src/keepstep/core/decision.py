@@ -8,9 +8,10 @@ from typing import Literal
 from msgspec import Struct
 
 from keepstep.core.catalog.row import Verdict
+from keepstep.core.drill import DrillKind, DrillState, Mark
 from keepstep.core.facts import Fact
 from keepstep.core.fault import Nature
-from keepstep.core.ids import FaultId, IncidentId, JobId, NodeId, ResourceId
+from keepstep.core.ids import DrillId, FaultId, IncidentId, JobId, NodeId, ResourceId
 from keepstep.core.incident import Diagnosis, IncidentState, Judged
 from keepstep.core.intents import Intent, Restore
 from keepstep.core.job import Failure, JobState, Placement
@@ -259,6 +260,34 @@ class Close(Struct, frozen=True, kw_only=True, tag=True):
     downtime_s: float
 
 
+class OpenDrill(Struct, frozen=True, kw_only=True, tag=True):
+    """The schedule wants a drill."""
+
+    drill: DrillId
+    job: JobId
+    kind: DrillKind
+    by: str
+
+
+class MoveDrill(Struct, frozen=True, kw_only=True, tag=True):
+    """With what is known then: the target when it is injected, marks and the reason at its end."""
+
+    drill: DrillId
+    to: DrillState
+    node: NodeId | None = None
+    rank: int | None = None
+    generation: int = 0
+    marks: tuple[Mark, ...] = ()
+    reason: str = ""
+
+
+class LinkDrill(Struct, frozen=True, kw_only=True, tag=True):
+    """The incident that a drill led to."""
+
+    drill: DrillId
+    incident: IncidentId
+
+
 class Retire(Struct, frozen=True, kw_only=True, tag=True):
     """What has been over for long leaves the World; it is in the archive."""
 
@@ -299,6 +328,9 @@ Change = (
     | Remediate
     | End
     | Close
+    | OpenDrill
+    | MoveDrill
+    | LinkDrill
     | Retire
 )
 

@@ -28,6 +28,7 @@ from keepstep.core.incident import Cause, Diagnosis, Incident, IncidentState, Se
 from keepstep.core.intents import AskWitness, CollectStacks, Intent, Notify
 from keepstep.core.job import Job, JobState, Launcher
 from keepstep.core.policy import Policy
+from keepstep.core.rehearse import is_rehearsed
 from keepstep.core.resource import ResourceState
 from keepstep.core.world import World
 
@@ -119,13 +120,20 @@ def _stacks(job: Job, launcher: Launcher) -> Intent:
 
 def _act(incident: Incident, job: Job, world: World, policy: Policy, found: Finding, now_s: float) -> Decision:
     diagnosis = found.diagnosis
-    refusal = budget.refusal(job, diagnosis, policy, now_s)
+    rehearsed = is_rehearsed(job, diagnosis, world)
+    refusal = "" if rehearsed else budget.refusal(job, diagnosis, policy, now_s)
     started = incident.attempt.new_generation > 0
     changes: list[Change] = [
-        Diagnose(incident=incident.id, diagnosis=diagnosis, new_attempt=started, failure=found.failure)
+        Diagnose(
+            incident=incident.id,
+            diagnosis=diagnosis,
+            new_attempt=started,
+            failure=None if rehearsed else found.failure,
+        )
     ]
     changes += [MoveResource(resource=r, to=ResourceState.LOST) for r in _lost_with_it(diagnosis, world)]
-    changes += [Suspect(resource=resource) for resource in found.suspected if resource in world.resources]
+    suspected = () if rehearsed else found.suspected
+    changes += [Suspect(resource=resource) for resource in suspected if resource in world.resources]
     if refusal:
         changes += [
             MoveIncident(incident=incident.id, to=IncidentState.ESCALATED),

@@ -25,6 +25,7 @@ from keepstep.core.leaving import corroborated, due
 from keepstep.core.lifecycle import lifecycle
 from keepstep.core.place import place
 from keepstep.core.policy import Policy
+from keepstep.core.rehearse import rehearse
 from keepstep.core.remediate import remediate, returns
 from keepstep.core.restart import restart
 from keepstep.core.retire import retire
@@ -86,7 +87,7 @@ def _next(world: World, policy: Policy, now_s: float) -> Decision | None:
         decision = lifecycle(world.jobs[job_id], world, policy, now_s)
         if decision is not None:
             return decision
-    return retire(world, policy, now_s)
+    return rehearse(world, policy, now_s) or retire(world, policy, now_s)
 
 
 def step(incident: Incident, world: World, policy: Policy, now_s: float) -> Decision | None:

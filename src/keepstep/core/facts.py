@@ -17,6 +17,7 @@ from keepstep.core.site_facts import (
     Compacted,
     CurveNoted,
     CurvePoint,
+    DrillRequested,
     HoldLifted,
     HoldRequested,
     PolicySet,
@@ -27,8 +28,8 @@ from keepstep.core.site_facts import (
 )
 
 __all__ = (
-    "Approved", "CertificateIssued", "CertificateRevoked", "Compacted", "CurveNoted", "CurvePoint", "HoldLifted",
-    "HoldRequested", "PolicySet", "RequestRefused", "ServerStarted", "TokenIssued", "TokenRevoked",
+    "Approved", "CertificateIssued", "CertificateRevoked", "Compacted", "CurveNoted", "CurvePoint", "DrillRequested",
+    "HoldLifted", "HoldRequested", "PolicySet", "RequestRefused", "ServerStarted", "TokenIssued", "TokenRevoked",
 )  # fmt: skip
 """Of those that stand in another file, to be found here with the rest."""
 
@@ -67,6 +68,10 @@ class Device(Struct, frozen=True, kw_only=True):
     serial: str
     model: str = "cpu"
     firmware: str = ""
+
+
+STARTER_LOST = "ZygoteLost"
+"""Kind of the error of a rank that ended because the launcher's own process did that starts ranks."""
 
 
 class ErrorRecord(Struct, frozen=True, kw_only=True):
@@ -473,6 +478,7 @@ Fact = (
     | HoldLifted
     | Approved
     | GateFinished
+    | DrillRequested
     | ServerStarted
     | PolicySet
     | TokenIssued

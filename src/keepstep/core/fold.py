@@ -5,6 +5,7 @@ A fact of an older generation, session or order is counted as stale and changes 
 
 from keepstep.core import facts as f
 from keepstep.core.apply import add_job, add_resource, mark_fenced, run_again
+from keepstep.core.apply_drill import open_drill
 from keepstep.core.fold_node import fold_node, forget_orders, join_domains
 from keepstep.core.ids import JobId, NodeId, Session, device_resource, node_resource
 from keepstep.core.incident import Incident, Seen
@@ -12,6 +13,7 @@ from keepstep.core.intents import (
     CollectStacks,
     EndJob,
     Fence,
+    Inject,
     Launch,
     PowerOff,
     Release,
@@ -63,6 +65,9 @@ def fold(world: World, fact: f.Fact, at_s: float) -> None:
                 job.stop_requested = fact.reason or f"stopped by {fact.by}"
         case f.Approved():
             world.approvals[fact.subject] = seen
+        case f.DrillRequested():
+            if fact.job in world.jobs:
+                open_drill(world, fact.job, fact.kind, fact.by, at_s, rank=fact.rank)
         case f.ServerStarted():
             _started(world, fact, at_s)
         case f.AgentJoined() | f.AgentSilent() | f.AgentHeard() | f.CoverageChanged() | f.BmcSeen():
@@ -185,6 +190,8 @@ def _started(world: World, fact: f.ServerStarted, at_s: float) -> None:
                 launcher.silent_since_s = at_s
             if launcher.fenced_s is not None:
                 launcher.fenced_s = at_s
+    for drill in world.open_drills:
+        world.drills[drill].watched_s = at_s
 
 
 def _register_resources(world: World, fact: f.NodeJoined, at_s: float) -> None:
@@ -367,6 +374,8 @@ def _answered(world: World, fact: f.Answered, seen: Seen) -> None:
         job = world.jobs[intent.job]
         if intent.node in job.launchers and job.launchers[intent.node].session == intent.session:
             mark_fenced(world, job, intent.node, job.generation, "ended", seen.at_s)
+    elif isinstance(intent, Inject) and isinstance(outcome, f.Failed) and intent.drill in world.drills:
+        world.drills[intent.drill].refused = outcome.reason
     elif incident is not None and incident.open:
         _answered_to(world, incident, pending, seen)
 

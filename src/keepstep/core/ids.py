@@ -12,6 +12,7 @@ NO_JOB = JobId("")
 """Of orders to a node's agent, which serves no job."""
 
 FaultId = NewType("FaultId", str)
+DrillId = NewType("DrillId", str)
 
 Session = NewType("Session", str)
 """One life of a launcher process: a new process is a new session, a new connection is not."""

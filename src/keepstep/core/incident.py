@@ -5,7 +5,7 @@ import enum
 from msgspec import Struct, field
 
 from keepstep.core.facts import Fact, RankStack
-from keepstep.core.ids import FaultId, IncidentId, JobId, NodeId, ResourceId
+from keepstep.core.ids import DrillId, FaultId, IncidentId, JobId, NodeId, ResourceId
 from keepstep.core.intents import Restore
 
 
@@ -195,6 +195,8 @@ class Incident(Struct, kw_only=True):
     """Journal entries joined to it, oldest first."""
     undiagnosed: list[int] = field(default_factory=list)
     """Symptoms that arrived after the newest diagnosis."""
+    drill: DrillId | None = None
+    """The drill that led to it; known for its account, not for its diagnosis."""
     excused: bool = False
     """A stall that turned out to be no fault: the shell makes the job's deadlines more patient."""
     granted: IncidentState | None = None

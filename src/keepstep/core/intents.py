@@ -8,7 +8,8 @@ from typing import Literal
 
 from msgspec import Struct
 
-from keepstep.core.ids import IncidentId, JobId, NodeId, ResourceId, Session
+from keepstep.core.drill import DrillKind
+from keepstep.core.ids import DrillId, IncidentId, JobId, NodeId, ResourceId, Session
 
 
 class Fence(Struct, frozen=True, kw_only=True, tag=True):
@@ -146,6 +147,22 @@ class PowerOff(Struct, frozen=True, kw_only=True, tag=True):
     generation: int
 
 
+class Inject(Struct, frozen=True, kw_only=True, tag=True):
+    """A drill: do the fault to the ranks of a generation, for real. Answer: Done when it is done or about to be, or Failed.
+
+    Carried out once. ``lose-node`` ends the launcher itself, so its answer may never arrive.
+    """
+
+    job: JobId
+    node: NodeId
+    session: Session
+    generation: int
+    drill: DrillId
+    kind: DrillKind
+    rank: int | None = None
+    """None for the whole node."""
+
+
 class OpenRepair(Struct, frozen=True, kw_only=True, tag=True):
     """Open a repair order for a part. Answer: Done with the order's reference."""
 
@@ -184,6 +201,7 @@ Intent = (
     | ResetDevice
     | RunGate
     | PowerOff
+    | Inject
     | OpenRepair
     | EndJob
     | Notify

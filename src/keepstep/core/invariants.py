@@ -5,12 +5,13 @@ stops no step) has no intent that could break it and is checked in the simulator
 """
 
 from keepstep.core import decision as d
+from keepstep.core.drill import DrillState
 from keepstep.core.errors import InvariantBroken
 from keepstep.core.fault import FaultState
 from keepstep.core.ids import ResourceId, device_resource
 from keepstep.core.incident import OWNER as INCIDENT_OWNER
 from keepstep.core.incident import Attempt, IncidentState
-from keepstep.core.intents import Fence, Launch, PowerOff
+from keepstep.core.intents import Fence, Inject, Launch, PowerOff
 from keepstep.core.job import OWNER as JOB_OWNER
 from keepstep.core.job import JobState
 from keepstep.core.policy import Policy
@@ -36,6 +37,8 @@ def check(world: World, decision: d.Decision, policy: Policy) -> None:
             case PowerOff():
                 allowed = policy.approvals.power_off or any(isinstance(c, d.Grant) for c in decision.changes)
                 _require(allowed, 6, "power-fencing waits for policy or a person", decision)
+            case Inject():
+                _check_drill(world, intent, decision)
             case _:
                 pass
 
@@ -73,6 +76,14 @@ def _check_launch(world: World, intent: Launch, decision: d.Decision) -> None:
         resource = world.resources.get(device_resource(intent.node, place.slot))
         fit = resource is not None and resource.allocatable and world.node_usable(intent.node)
         _require(fit, 2, f"slot {place.slot} of {intent.node} is held or out of service", decision)
+
+
+def _check_drill(world: World, intent: Inject, decision: d.Decision) -> None:
+    job, drill = world.jobs[intent.job], world.drills[intent.drill]
+    steady = job.state is JobState.RUNNING and job.incident is None and intent.generation == job.generation
+    _require(steady, 6, f"a drill hits a steady job only; {job.id} is {job.state.value}", decision)
+    others = [x for x in world.open_drills if world.drills[x].injected_s is not None]
+    _require(not others and drill.state is DrillState.WAITING, 6, "one drill at a time, and each once", decision)
 
 
 def _redeemed(world: World, named: ResourceId, attempt: Attempt) -> bool:

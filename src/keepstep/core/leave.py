@@ -37,7 +37,8 @@ def _remember(job: Job, item: Incident) -> None:
     """What a job's own account needs of an incident."""
     if item.kind != "fault":
         return
-    job.past.faults += 1
+    if item.drill is None:
+        job.past.faults += 1  # what somebody ordered is none, but its time and its steps are the job's all the same
     if item.state is IncidentState.NO_FAULT:
         return
     closed_s = item.closed_s if item.closed_s is not None else item.entered_s

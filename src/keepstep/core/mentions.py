@@ -9,7 +9,7 @@ from keepstep.core import decision as d
 from keepstep.core.facts import Answered, NodeJoined
 from keepstep.core.ids import NodeId, ResourceId, device_resource, node_of, node_resource
 
-_FIELDS = ("job", "incident", "fault", "resource", "serial", "node")
+_FIELDS = ("job", "incident", "fault", "drill", "resource", "serial", "node")
 """Fields that hold the name of a subject, in facts and in changes alike."""
 
 

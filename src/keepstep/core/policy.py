@@ -3,6 +3,7 @@
 from msgspec import Struct, field
 
 from keepstep.core.catalog import CATALOG, Catalog
+from keepstep.core.drill import DrillKind
 from keepstep.core.incident import Cause, IncidentState
 from keepstep.core.resource import ResourceState
 
@@ -135,6 +136,27 @@ class Approvals(Struct, frozen=True, kw_only=True):
     """How long an incident waits for a person before it escalates."""
 
 
+class Drills(Struct, frozen=True, kw_only=True):
+    """Faults injected on purpose, and what is expected of their recovery."""
+
+    every_s: float = 0.0
+    """Time between two drills of the schedule, in the whole installation; 0 for none. Only jobs labelled ``drills=allow``."""
+    kinds: tuple[DrillKind, ...] = ("kill-rank", "stop-rank")
+    """What the schedule does, in turn."""
+    hours_utc: tuple[int, int] = (0, 24)
+    """The schedule keeps to these hours of the day: from the first, before the second; (22, 5) is a night."""
+    quiet_s: float = 600.0
+    """How long the job must have run without an incident before the schedule hits it."""
+    checkpoint_age_s: float = 600.0
+    """The schedule hits a job only where its newest checkpoint is younger than this."""
+    wait_s: float = 300.0
+    """How long a drill waits for its job to be steady before it is called off."""
+    detect_s: float = 30.0
+    """The fault must have been noticed after this long; one that is not after four times as long fails undetected."""
+    recover_s: float = 300.0
+    """The job must have been without progress for no longer than this."""
+
+
 class Retention(Struct, frozen=True, kw_only=True):
     """How long what is over stays in the memory of the server. The archive and the journal keep it."""
 
@@ -159,6 +181,7 @@ class Orders(Struct, frozen=True, kw_only=True):
             "ResetDevice": 300.0,
             "RunGate": 900.0,
             "PowerOff": 300.0,
+            "Inject": 30.0,
             "OpenRepair": 60.0,
             "EndJob": 30.0,
             "Notify": 60.0,
@@ -183,6 +206,7 @@ class Policy(Struct, frozen=True, kw_only=True):
     approvals: Approvals = Approvals()
     orders: Orders = Orders()
     retention: Retention = Retention()
+    drills: Drills = Drills()
     incident_deadline_s: dict[str, float] = field(
         default_factory=lambda: {
             IncidentState.OPEN.value: 900.0,

@@ -8,8 +8,10 @@ from msgspec import Struct, field
 
 from keepstep.core import decision as d
 from keepstep.core import facts as f
-from keepstep.core.ids import FaultId, IncidentId, JobId, NodeId, ResourceId, node_of
+from keepstep.core.drill import TERMINAL as DRILL_OVER
+from keepstep.core.ids import DrillId, FaultId, IncidentId, JobId, NodeId, ResourceId, node_of
 from keepstep.core.incident import Diagnosis
+from keepstep.core.intents import Inject
 from keepstep.core.resource import ResourceState
 
 PROVEN_AFTER_S = 7 * 86_400.0
@@ -93,11 +95,16 @@ class Ledger(Struct, kw_only=True):
     _own_ends: dict[int, None] = field(default_factory=dict)
     """Recent entries that are a job's own end."""
     _led: dict[IncidentId, _Led] = field(default_factory=dict)
+    _drilled: dict[DrillId, JobId] = field(default_factory=dict)
+    """Drills that were injected and are not over: what is done to their jobs meanwhile was asked for."""
 
     def note(self, entry: int, at_s: float, record: d.Record) -> None:
         if isinstance(record, d.Decision):
             for change in record.changes:
                 self._change(change, at_s)
+            for intent in record.intents:
+                if isinstance(intent, Inject):
+                    self._drilled[intent.drill] = intent.job
         elif isinstance(record, f.GateFinished):
             self._gate(record, at_s)
         elif isinstance(record, _OWN_ENDS):
@@ -122,6 +129,8 @@ class Ledger(Struct, kw_only=True):
                 self._diagnosed(self._led.pop(incident), diagnosis, at_s)
             case d.MoveIncident(incident=incident, to=to) if to.value in ("no_fault", "escalated"):
                 self._led.pop(incident, None)
+            case d.MoveDrill(drill=drill, to=over) if over in DRILL_OVER:
+                self._drilled.pop(drill, None)
             case d.Retire(faults=faults):
                 self._retired(faults, at_s)
             case d.MoveResource(resource=resource, to=ResourceState.REPAIR):
@@ -192,7 +201,7 @@ class Ledger(Struct, kw_only=True):
 
     def _diagnosed(self, led: _Led, diagnosis: Diagnosis, at_s: float) -> None:
         """The first verdict of an incident: whether it takes work away from a job that runs."""
-        if led.ended_by_itself or diagnosis.fault is None:
+        if led.ended_by_itself or diagnosis.fault is None or led.job in self._drilled.values():
             return
         known = [act for act in self._open.get(diagnosis.fault, []) if act.job is None]
         act = known[-1] if known else self._act(diagnosis.fault, None, at_s)

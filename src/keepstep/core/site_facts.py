@@ -6,6 +6,7 @@ from typing import Literal
 
 from msgspec import Struct
 
+from keepstep.core.drill import DrillKind
 from keepstep.core.ids import IncidentId, JobId, ResourceId
 
 
@@ -28,6 +29,16 @@ class Approved(Struct, frozen=True, kw_only=True, tag=True):
     subject: str
     by: str
     granted: bool
+
+
+class DrillRequested(Struct, frozen=True, kw_only=True, tag=True):
+    """A person wants to see a fault of this kind recovered from."""
+
+    job: JobId
+    kind: DrillKind
+    by: str
+    rank: int | None = None
+    """Whom to hit; of ``lose-node``, a rank on the node. None leaves it to chance, which is a counter."""
 
 
 class ServerStarted(Struct, frozen=True, kw_only=True, tag=True):

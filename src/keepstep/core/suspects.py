@@ -261,11 +261,19 @@ def _end_evidence(
 
 
 def _only_victims(job: Job, ends: list[tuple[Seen, f.RankExited]], now_s: float) -> Finding:
-    key = "network:peers"
+    orphans = [fact for _, fact in ends if fact.error is not None and fact.error.kind == f.STARTER_LOST]
+    nodes = ", ".join(dict.fromkeys(fact.node for fact in orphans))
+    ranks = ", ".join(str(fact.rank) for fact in orphans or [fact for _, fact in ends])
+    if orphans:
+        cause, confidence, key = Cause.HOST_SOFTWARE, 0.9, f"starter:{nodes}"
+        summary = f"ranks {ranks} ended with the process that had started them on {nodes}"
+    else:
+        cause, confidence, key = Cause.NETWORK, 0.4, "network:peers"
+        summary = f"ranks {ranks} lost their peers; no peer is known to have failed"
     diagnosis = Diagnosis(
-        cause=Cause.NETWORK,
-        confidence=0.4,
-        summary=f"ranks {', '.join(str(x.rank) for _, x in ends)} lost their peers; no peer is known to have failed",
+        cause=cause,
+        confidence=confidence,
+        summary=summary,
         key=key,
         evidence=tuple(_victim_evidence(s) for s, _ in ends),
     )

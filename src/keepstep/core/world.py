@@ -8,9 +8,11 @@ from collections import deque
 
 from msgspec import Struct, field
 
+from keepstep.core.drill import Drill
 from keepstep.core.facts import BmcSeen
 from keepstep.core.fault import Fault
 from keepstep.core.ids import (
+    DrillId,
     FaultId,
     IncidentId,
     JobId,
@@ -94,6 +96,10 @@ class World(Struct, kw_only=True):
     open_faults: dict[FaultId, None] = field(default_factory=dict)
     fault_at: dict[tuple[str, str], FaultId] = field(default_factory=dict)
     """(node or "", part) -> the open fault there."""
+    next_drill: int = 1
+    drills: dict[DrillId, Drill] = field(default_factory=dict)
+    """Open ones, and the last of those that are over."""
+    open_drills: dict[DrillId, None] = field(default_factory=dict)
     recent: dict[NodeId, deque[Observation]] = field(default_factory=dict)
     """Signals of each node, oldest first, bounded: what combination rules look at."""
     parts: Parts = field(default_factory=Parts)

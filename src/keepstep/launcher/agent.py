@@ -33,6 +33,7 @@ from keepstep.core.intents import (
     CollectStacks,
     EndJob,
     Fence,
+    Inject,
     Intent,
     Launch,
     Order,
@@ -42,7 +43,7 @@ from keepstep.core.intents import (
     RunGate,
     VerifyCheckpoint,
 )
-from keepstep.launcher import fence, gate, stacks, virtual_device
+from keepstep.launcher import drill, fence, gate, stacks, virtual_device
 from keepstep.launcher.nursery import Nursery
 from keepstep.launcher.orders import Answers, Generations
 from keepstep.launcher.output import Output
@@ -203,7 +204,7 @@ class Agent:
             )
         store = await self._nursery.offer_store(self._generations.newest)
         inventory = await self._snapshots.inventory()
-        self._link.forget(NodeJoined)
+        self._link.forget(NodeJoined, but_oldest=True)
         running = self._ranks.generation if self._ranks.running() else 0
         settings = self._settings
         self._link.report(
@@ -270,6 +271,11 @@ class Agent:
                     return Failed(reason=f"{resource} is in use; fence its ranks first")
             case RunGate(resource=resource):
                 self._link.report(await gate.run(self._settings, resource, number))
+            case Inject(rank=None):
+                # The answer goes first: nothing is left here to send it afterwards.
+                asyncio.get_running_loop().call_later(drill.LAST_WORDS_S, drill.lose_node, self._ranks)
+            case Inject(rank=int(rank), kind=kind):
+                return drill.hit(self._ranks.running(), rank, kind)
             case EndJob():
                 async with self._acting:
                     self._generations.fenced = self._generations.newest

@@ -8,7 +8,7 @@ from collections import OrderedDict
 
 from keepstep.core.facts import Failed, Outcome
 from keepstep.core.ids import Session
-from keepstep.core.intents import CollectStacks, Fence, Intent, Launch, Order, VerifyCheckpoint
+from keepstep.core.intents import CollectStacks, Fence, Inject, Intent, Launch, Order, VerifyCheckpoint
 
 ANSWERS_KEPT = 256
 
@@ -74,7 +74,7 @@ class Generations:
             case Fence(generation=generation):
                 if generation < self.launched:
                     return Failed(reason=f"superseded: generation {self.launched} was launched here after {generation}")
-            case CollectStacks(generation=generation):
+            case CollectStacks(generation=generation) | Inject(generation=generation):
                 if generation != self.launched or generation <= self.fenced:
                     return Failed(
                         reason=f"superseded: generation {generation} does not run here, the newest is {self.newest}"

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from keepstep.core.facts import ErrorRecord, Launched, RankExited
+from keepstep.core.facts import STARTER_LOST, ErrorRecord, Launched, RankExited
 from keepstep.core.intents import Launch, RankPlace
 from keepstep.launcher import errors, pidfds, store
 from keepstep.launcher.control import Exited, RankNotStarted, RankPlan, RankStarted
@@ -173,7 +173,7 @@ class Ranks:
             elif not rank.ended and rank.pid:
                 if rank.error is None:
                     rank.error = ErrorRecord(
-                        kind="ZygoteLost", message="the process that started the rank ended", victim=True
+                        kind=STARTER_LOST, message="the process that started the rank ended", victim=True
                     )
                 self._ended(rank, None, int(signal.SIGKILL))
 

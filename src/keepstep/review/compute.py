@@ -4,6 +4,7 @@ thread where others wait."""
 import msgspec
 
 from keepstep.review.cost import cost_of
+from keepstep.review.drills import drills_of
 from keepstep.review.failures import failures_of
 from keepstep.review.figures import Fleet, Material, Review
 from keepstep.review.goodput import time_of
@@ -15,13 +16,14 @@ from keepstep.review.saves import saves_of
 def review(material: Material, tenant: str = "") -> Review:
     """Of the span ``since_s`` to ``until_s``. ``tenant``: several comma-separated; empty for all.
 
-    A fault incident counts where it ended in the span; one without a fault costs nothing and is left out of rates. Times of
-    jobs are cut to the span.
+    A fault incident counts where it ended in the span; one without a fault costs nothing and is left out of rates. So is what
+    a drill led to: drills have figures of their own. Times of jobs are cut to the span.
     """
     found = _of_tenants(_ordered(material), tenant)
     since_s, until_s = found.since_s, found.until_s
     ended = [x for x in found.incidents if x.state != "open" and since_s <= x.closed_s < until_s]
-    faults = [x for x in ended if x.kind == "fault" and x.state != "no_fault"]
+    happened = [x for x in ended if x.kind == "fault" and x.state != "no_fault"]
+    faults = [x for x in happened if not x.drill]
     causes = [x for x in found.faults if x.opened_s < until_s and since_s <= x.closed_s]
     return Review(
         since_s=since_s,
@@ -35,6 +37,7 @@ def review(material: Material, tenant: str = "") -> Review:
         trust=trust_of(found.precision),
         lemons=lemons_of(faults, causes, found.fleet),
         repairs=repairs_of(found.repairs, since_s, until_s),
+        drills=drills_of(found.drills, [x for x in happened if x.drill], since_s, until_s),
     )
 
 
@@ -66,6 +69,7 @@ def _of_tenants(material: Material, tenant: str) -> Material:
         precision=(),
         fleet=Fleet(),
         repairs=(),
+        drills=tuple(x for x in material.drills if x.tenant in wanted),
     )
 
 
@@ -82,4 +86,5 @@ def of_job(material: Material, job: str) -> Material:
         incidents=incidents,
         faults=tuple(x for x in material.faults if ids.intersection(x.incidents)),
         saves=tuple(x for x in material.saves if x.job == job),
+        drills=tuple(x for x in material.drills if x.job == job),
     )

@@ -5,11 +5,11 @@ figure carries its count, and is None with a note where there are too few. A fie
 docs/reference/review.md defines each.
 """
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from keepstep.core.preemptions import Precision
-from keepstep.review.estimates import Share, Spread, Trend
-from keepstep.review.records import FaultRecord, IncidentRecord, JobRecord, SaveRecord
+from keepstep.review.estimates import Share, Spread, Trend, share, spread
+from keepstep.review.records import DrillRecord, FaultRecord, IncidentRecord, JobRecord, SaveRecord
 
 
 class Fleet(Struct, frozen=True, kw_only=True):
@@ -49,6 +49,7 @@ class Material(Struct, frozen=True, kw_only=True):
     precision: tuple[Precision, ...] = ()
     fleet: Fleet = Fleet()
     repairs: tuple[Repair, ...] = ()
+    drills: tuple[DrillRecord, ...] = ()
 
 
 # ---- time
@@ -272,6 +273,22 @@ class Repairs(Struct, frozen=True, kw_only=True):
     orders: tuple[Repair, ...]
 
 
+class Drills(Struct, frozen=True, kw_only=True):
+    """Faults that were injected on purpose. No other figure counts them, but the time that they cost is badput."""
+
+    n: int = 0
+    """That were injected and are over."""
+    passed: Share = field(default_factory=lambda: share(0, 0))
+    called_off: int = 0
+    detection_s: Spread = field(default_factory=lambda: spread([]))
+    """From the order to the incident."""
+    recovery_s: Spread = field(default_factory=lambda: spread([]))
+    """Without progress, of those that were recovered from."""
+    gpu_h: float = 0.0
+    latest: tuple[DrillRecord, ...] = ()
+    """Newest first."""
+
+
 class Review(Struct, frozen=True, kw_only=True):
     since_s: float
     until_s: float
@@ -284,3 +301,4 @@ class Review(Struct, frozen=True, kw_only=True):
     trust: Trust
     lemons: tuple[Lemon, ...]
     repairs: Repairs
+    drills: Drills = field(default_factory=Drills)

@@ -112,7 +112,7 @@ def _split(job: JobRecord, incidents: list[IncidentRecord], since_s: float, unti
         if spent > 0:
             key = (span.category, span.cause)
             split.parts[key] = split.parts.get(key, 0.0) + spent
-    split.faults = sum(1 for x in faults if since_s <= x.opened_s and x.state != "no_fault")
+    split.faults = sum(1 for x in faults if since_s <= x.opened_s and x.state != "no_fault" and not x.drill)
     return split
 
 
@@ -129,7 +129,7 @@ def _spans(job: JobRecord, faults: list[IncidentRecord], end_s: float) -> list[_
         told += _undone(productive, incident)
         down_s = min(end_s, incident.opened_s + incident.downtime_s)
         if down_s > opened_s:
-            told.append(_Span(opened_s, down_s, RECOVERY, incident.cause))
+            told.append(_Span(opened_s, down_s, RECOVERY, incident.charged_to))
         at_s = max(at_s, opened_s, down_s)
     return told
 
@@ -141,8 +141,8 @@ def _undone(productive: list[tuple[float, float]], incident: IncidentRecord) -> 
         start_s, end_s = productive.pop()
         if end_s - left_s > start_s:
             productive.append((start_s, end_s - left_s))
-            return [*told, _Span(end_s - left_s, end_s, WASTED, incident.cause)]
-        told.append(_Span(start_s, end_s, WASTED, incident.cause))
+            return [*told, _Span(end_s - left_s, end_s, WASTED, incident.charged_to)]
+        told.append(_Span(start_s, end_s, WASTED, incident.charged_to))
         left_s -= end_s - start_s
     return told
 

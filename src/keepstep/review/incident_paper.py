@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 
 from keepstep.review import plots
-from keepstep.review.document import Block, Document, Pairs, Plot, Section, Table
+from keepstep.review.document import Block, Document, Pairs, Plot, Section, Table, Text
 from keepstep.review.drawing import Kind
 from keepstep.review.papers import MADE_OF
 from keepstep.review.postmortem import Evidence, Postmortem
@@ -20,6 +20,7 @@ def incident_paper(told: Postmortem) -> Document:
         title=f"Incident {record.id}",
         subtitle=f"{record.job} · opened {moment(record.opened_s)} · {record.state}",
         sections=(
+            *_drill(told),
             Section("In short", (Pairs(told.answers),)),
             _timeline(told),
             *_curve(told),
@@ -33,6 +34,26 @@ def incident_paper(told: Postmortem) -> Document:
             ),
         ),
         made_of=MADE_OF,
+    )
+
+
+def _drill(told: Postmortem) -> Sequence[Section]:
+    if not told.record.drill:
+        return ()
+    drill = told.drill
+    if drill is None:
+        return (
+            Section(
+                "A drill",
+                (Text(f"Nothing failed by itself: it was {told.record.drill}, whose marks are in the journal."),),
+            ),
+        )
+    said = f"Nothing failed by itself: it was {drill.id} ({drill.kind} against {drill.target}, asked for by {drill.by})"
+    marks = tuple((x.question, "good" if x.good else "bad", x.text) for x in drill.marks)
+    return (
+        Section(
+            "A drill", (Text(f"{said}, {drill.state}."), Table(("question", "mark", "what"), marks, 0, "no marks yet"))
+        ),
     )
 
 

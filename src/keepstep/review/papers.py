@@ -27,6 +27,7 @@ def week_paper(review: Review) -> Document:
             _cost(review),
             _failures(review),
             _recoveries(review),
+            *_drills(review),
             _saves(review),
             _trust(review),
             _offenders(review),
@@ -59,6 +60,7 @@ def job_paper(review: Review, job: str) -> Document:
             _time(review),
             _cost(review),
             _recoveries(review),
+            *_drills(review),
             _saves(review),
         ),
         made_of=MADE_OF,
@@ -232,6 +234,39 @@ def _recoveries(review: Review) -> Section:
         bins = [(f"≤ {label(edge, 'seconds')}" if edge > 0 else "more", n) for edge, n in found.lost_histogram]
         blocks.append(Plot(plots.histogram("Work done again, per recovery", "", bins), "Recoveries by work done again"))
     return Section("How recoveries went", tuple(blocks))
+
+
+def _drills(review: Review) -> Sequence[Section]:
+    found = review.drills
+    if not found.latest:
+        return ()
+    blocks = (
+        Pairs(
+            (
+                ("Passed", _share(found.passed)),
+                ("Noticed after", _spread(found.detection_s)),
+                ("Recovered from in", _spread(found.recovery_s)),
+                ("Called off", str(found.called_off)),
+                ("Cost", hours(found.gpu_h)),
+            )
+        ),
+        Table(
+            ("drill", "job", "kind", "against", "ended", "result", "what"),
+            tuple(
+                (
+                    x.id,
+                    x.job,
+                    x.kind,
+                    x.target,
+                    moment(x.ended_s),
+                    x.state.replace("_", " "),
+                    "" if x.state == "passed" else x.reason,
+                )
+                for x in found.latest[:_ROWS]
+            ),
+        ),
+    )
+    return (Section("How drills went", blocks),)
 
 
 def _share(share: Share) -> str:

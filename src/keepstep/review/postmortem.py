@@ -9,7 +9,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from keepstep.review.records import FaultRecord, IncidentRecord
+from keepstep.review.records import DrillRecord, FaultRecord, IncidentRecord
 from keepstep.review.wording import count, duration, hours, number
 
 How = Literal["measured", "estimated", "not told"]
@@ -92,6 +92,8 @@ class Postmortem(Struct, frozen=True, kw_only=True):
     """Who was heard."""
     answers: tuple[tuple[str, str], ...] = ()
     """(question, answer) of what is always asked."""
+    drill: DrillRecord | None = None
+    """The drill that led to it; None where none did (``record.drill``), or where it is not known any more."""
 
 
 class Account(Struct, frozen=True, kw_only=True):
@@ -110,6 +112,7 @@ class Account(Struct, frozen=True, kw_only=True):
     root: FaultRecord | None = None
     repeats: int = 0
     """Root causes on the same part or node before this one, as far as the journal goes."""
+    drill: DrillRecord | None = None
 
 
 def postmortem(told: Account) -> Postmortem:
@@ -137,6 +140,7 @@ def postmortem(told: Account) -> Postmortem:
         root=told.root,
         sources=tuple(dict.fromkeys(x.source for x in told.evidence)),
         answers=_answers(told, moments),
+        drill=told.drill,
     )
 
 
@@ -220,7 +224,13 @@ def _caught_up(told: Account) -> Moment:
 
 
 def _follow_up(told: Account) -> Iterable[FollowUp]:
+    """What a drill broke is as it was meant to be: of it only the bad marks are left to do."""
     record = told.record
+    if record.drill:
+        for mark in told.drill.marks if told.drill is not None else ():
+            if not mark.good:
+                yield FollowUp(what=f"Find out why it was not {mark.question} well enough", why=mark.text)
+        return
     if record.state == "escalated":
         yield FollowUp(what=f"Find out why {record.job} was not recovered", why=record.verdict or "it was escalated")
     if record.cause in ("unknown", "undiagnosed"):

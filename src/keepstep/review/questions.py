@@ -165,6 +165,18 @@ def what_fails_again(review: Review) -> str:
     return f"{told}."
 
 
+def do_recoveries_work(review: Review) -> str:
+    drills = review.drills
+    if not drills.n:
+        return "Not tried: no drill ended in this time."
+    noticed, back = drills.detection_s, drills.recovery_s
+    took = f"; noticed after {duration(noticed.max)} at most" if noticed.n else ""
+    took += f", recovered from in {duration(back.max)} at most" if back.n else ""
+    failed = [x.id for x in drills.latest if x.state == "failed"]
+    which = f" Failed: {', '.join(failed[:5])}." if failed else ""
+    return f"{drills.passed.hits} of {count(drills.n, 'drill')} passed{took}.{which}"
+
+
 def what_is_being_repaired(review: Review) -> str:
     repairs = review.repairs
     if not repairs.orders:
@@ -187,6 +199,7 @@ QUESTIONS: tuple[tuple[str, str, str, Callable[[Review], str]], ...] = (
         how_often_the_first_restart_succeeds,
     ),
     ("recovery", "How long does a recovery take?", "recoveries.stages", how_long_recovery_takes),
+    ("drills", "Do recoveries work when they are tried?", "drills", do_recoveries_work),
     ("writes", "Are checkpoint writes getting slower?", "saves.trend", are_writes_getting_slower),
     ("rack", "Which rack fails more?", "failures.racks", which_rack_fails_more),
     ("trend", "Do faults come more often?", "failures.weeks", is_it_getting_worse),

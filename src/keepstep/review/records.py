@@ -6,6 +6,11 @@ a default.
 
 from msgspec import Struct
 
+from keepstep.core.drill import Mark
+
+DRILL = "drill"
+"""Cause of what a drill costs."""
+
 
 class IncidentRecord(Struct, frozen=True, kw_only=True):
     id: str
@@ -53,10 +58,17 @@ class IncidentRecord(Struct, frozen=True, kw_only=True):
     replaced: tuple[str, ...] = ()
     """Nodes that the job left."""
     verdict: str = ""
+    drill: str = ""
+    """The drill that led to it; empty for a fault that nobody ordered."""
 
     @property
     def lost_gpu_s(self) -> float:
         return self.ranks * (self.downtime_s + self.redone_s)
+
+    @property
+    def charged_to(self) -> str:
+        """The cause of the time that it cost."""
+        return DRILL if self.drill else self.cause
 
 
 class JobRecord(Struct, frozen=True, kw_only=True):
@@ -102,6 +114,28 @@ class FaultRecord(Struct, frozen=True, kw_only=True):
     rack: str = ""
     incidents: tuple[str, ...] = ()
     isolated: tuple[str, ...] = ()
+
+
+class DrillRecord(Struct, frozen=True, kw_only=True):
+    """A drill that is over, see core.drill."""
+
+    id: str
+    job: str
+    tenant: str
+    kind: str
+    by: str
+    """Who asked for it; ``schedule`` for the policy."""
+    state: str
+    """``passed``, ``failed`` or ``called_off``."""
+    ended_s: float | None = None
+    """None while it is under way."""
+    target: str = ""
+    """``rank 3 on n1``, or a node."""
+    incident: str = ""
+    detected_after_s: float | None = None
+    """From the order to the opening of the incident."""
+    marks: tuple[Mark, ...] = ()
+    reason: str = ""
 
 
 class SaveRecord(Struct, frozen=True, kw_only=True):

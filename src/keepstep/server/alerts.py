@@ -12,7 +12,7 @@ from msgspec import Struct, field
 from keepstep.core import decision as d
 from keepstep.core.decision import Entry
 from keepstep.core.facts import ServerStarted
-from keepstep.core.ids import IncidentId, JobId
+from keepstep.core.ids import DrillId, IncidentId, JobId
 from keepstep.core.incident import IncidentState
 from keepstep.core.intents import Notify
 from keepstep.core.job import JobState
@@ -136,6 +136,12 @@ class Alerts(Struct, kw_only=True):
         yield from self._fire(_alert("escalated", f"escalated:{incident.job}", "page", words, at_s, (id, incident.job)))
 
     def _notify(self, world: World, decision: d.Decision, intent: Notify, at_s: float) -> Iterator[Alert]:
+        drill = world.drills.get(DrillId(intent.subject))
+        if drill is not None:
+            words = (f"{drill.job}: {drill.id}", intent.message)
+            key = f"notice:{drill.id}"
+            yield from self._once(_alert("notice", key, intent.level, words, at_s, (drill.id, drill.job)))
+            return
         incident = world.incidents.get(IncidentId(intent.subject))
         waits = f"waiting:{intent.subject}"
         if waits in self._firing:

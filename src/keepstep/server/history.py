@@ -22,6 +22,8 @@ from keepstep.server.tallies import Tallies
 
 STEPS_KEPT = 256
 """Of a resource, which never leaves: the newest."""
+DRILLS_KEPT = 200
+"""As core.apply_drill bounds ``World.drills``; the steps of others are in the journal."""
 
 
 @dataclass
@@ -63,6 +65,8 @@ class History:
     faults: dict[str, int] = field(default_factory=dict)
     """Job -> incidents of it so far; its starts are none."""
     ledger: Ledger = field(default_factory=Ledger)
+    rehearsed: dict[str, None] = field(default_factory=dict)
+    """Drills with steps, oldest first."""
     last_s: float = 0.0
 
     def note(self, entry: Entry) -> None:
@@ -101,9 +105,19 @@ class History:
         for subject in subjects:
             steps = self.steps.setdefault(subject, [])
             steps.append(step)
+            if decision.stage == "rehearse":
+                self._bound_drills(subject)
             if len(steps) > STEPS_KEPT and "/" in subject:
                 self._drop(steps[: -STEPS_KEPT // 2])
                 del steps[: -STEPS_KEPT // 2]
+
+    def _bound_drills(self, newest: str) -> None:
+        """The World lets go of old drills by itself."""
+        self.rehearsed[newest] = None
+        if len(self.rehearsed) > DRILLS_KEPT:
+            oldest = next(iter(self.rehearsed))
+            del self.rehearsed[oldest]
+            self._drop(self.steps.pop(oldest, ()))
 
     def _forget(self, change: Retire) -> None:
         """What left the World is in the archive with all its steps and orders."""

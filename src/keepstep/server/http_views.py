@@ -4,6 +4,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
+from keepstep.core.drill import DrillKind
 from keepstep.wire.requests import Accepted
 
 NAME_MAX = 200
@@ -43,6 +44,14 @@ class ServerView(Struct, frozen=True, kw_only=True):
 class Reason(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     reason: Annotated[str, Meta(max_length=2000)] = ""
     """For the record."""
+
+
+class NewDrill(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    job: Annotated[str, Meta(min_length=1, max_length=NAME_MAX)]
+    kind: DrillKind
+    """See docs/how-to/drills.md."""
+    rank: Annotated[int, Meta(ge=0, le=2**31)] | None = None
+    """Whom to hit; of ``lose-node``, a rank on the node. None leaves it to the server."""
 
 
 class NewToken(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -9,7 +9,7 @@ from keepstep.core.job import Job, JobState
 from keepstep.core.world import World
 from keepstep.server.desk import Desk
 from keepstep.server.meters import Meters
-from keepstep.server.tallies import OTHERS, JobTime
+from keepstep.server.tallies import OTHERS, JobTime, Tallies
 from keepstep.telemetry import Family
 
 JOBS_MAX = 150
@@ -170,6 +170,7 @@ def recoveries(desk: Desk, meters: Meters) -> Iterable[Family]:
     lost = Family(name="keepstep_lost_steps", kind="counter", help="Steps that had to be done again.")
     lost.add(tallies.lost_steps)
     yield lost
+    yield from _drills(tallies)
     yield from _verdicts(desk, meters)
     yield _family(
         "keepstep_remediation", "counter", ("step", "result"), tallies.orders, "Orders that were answered, by kind."
@@ -182,6 +183,21 @@ def recoveries(desk: Desk, meters: Meters) -> Iterable[Family]:
     if (taken := tallies.order_s.get(("gate",))) is not None:
         gate.add(taken)
     yield gate
+
+
+def _drills(tallies: Tallies) -> Iterable[Family]:
+    yield _family(
+        "keepstep_drills", "counter", ("kind", "result"), tallies.drills,
+        "Drills that are over: passed, failed, or called off. Their incidents are of class drill.",
+    )  # fmt: skip
+    yield _family(
+        "keepstep_drill_detection_seconds", "histogram", ("kind",), tallies.drill_detection_s,
+        "From the order to inject a fault to the incident that it led to.",
+    )  # fmt: skip
+    yield _family(
+        "keepstep_drill_recovery_seconds", "histogram", ("kind",), tallies.drill_recovery_s,
+        "From the first evidence to verified progress, of drills that were recovered from.",
+    )  # fmt: skip
 
 
 def _family(name: str, kind: str, labels: tuple[str, ...], table: dict, help: str) -> Family:  # type: ignore[type-arg]

@@ -11,13 +11,14 @@ from keepstep.core.access import Principal
 from keepstep.core.ids import Session
 from keepstep.ports import Clock, Journal
 from keepstep.server.desk import Desk
+from keepstep.server.drill_queries import drill_asked_for
 from keepstep.server.hub import Hub
 from keepstep.server.loop import ControlLoop
 from keepstep.server.meters import Meters
 from keepstep.server.refusals import WINDOW_S, Refusals
 from keepstep.server.requests import fact_of
 from keepstep.server.site import Change, KeyReused
-from keepstep.wire.requests import Accepted, IssueToken, Request
+from keepstep.wire.requests import Accepted, BeginDrill, IssueToken, Request
 
 _PREFIX = "ask-"
 
@@ -55,7 +56,7 @@ class LeadingSite:
         books = self._loop.books
         session = self._session_of(request, by, key)
         if self._loop.acked(session):
-            return Accepted(entry=0, subject=self._subject(request), repeated=True)
+            return Accepted(entry=0, subject=self._subject(request, by), repeated=True)
         fact, subject = fact_of(request, by, books, self._clock.now_s())
         if key:
             self._of_key[_key_of(session)] = session
@@ -74,10 +75,12 @@ class LeadingSite:
             raise KeyReused("this idempotency key was used for another request; take a fresh one")
         return session
 
-    def _subject(self, request: Request) -> str:
+    def _subject(self, request: Request, by: Principal) -> str:
         """Of a request that was taken before."""
         if isinstance(request, IssueToken):
             return self._loop.books.registry.by_digest.get(request.digest, "")
+        if isinstance(request, BeginDrill):
+            return drill_asked_for(self._loop.books.world, request, by)
         named = (getattr(request, name, "") for name in ("job", "resource", "subject", "id", "serial"))
         return next((name for name in named if name), "policy")
 

@@ -21,6 +21,7 @@ from keepstep.review.postmortem import Postmortem
 from keepstep.review.records import IncidentRecord
 from keepstep.server import (
     access_queries,
+    drill_queries,
     fault_queries,
     fleet_queries,
     health_queries,
@@ -33,6 +34,7 @@ from keepstep.server import (
 )
 from keepstep.server.desk import Desk, action_view
 from keepstep.server.paging import LIMIT_MAX, Closed, Record, page_of_all
+from keepstep.server.records import led_by_drill
 from keepstep.server.reports import report
 from keepstep.server.whereabouts import whereabouts
 
@@ -261,6 +263,7 @@ def _line_over(record: Record) -> views.IncidentLine:
         lost_steps=record.lost_steps,
         verdict=record.verdict,
         tenant=record.tenant,
+        drill=record.drill,
     )
 
 
@@ -292,6 +295,7 @@ def _incident_line(desk: Desk, incident: Incident) -> views.IncidentLine:
         verdict=incident.verdict,
         waits_for=incident.waits_for,
         tenant=desk.world.jobs[incident.job].spec.tenant,
+        drill=led_by_drill(incident),
     )
 
 
@@ -424,6 +428,8 @@ QUESTIONS: dict[str, Callable[..., Struct]] = {
     "live": live,
     "faults": fault_queries.faults,
     "fault": fault_queries.fault,
+    "drills": drill_queries.drills,
+    "drill": drill_queries.drill,
     "nodes": fault_queries.nodes,
     "node": fault_queries.node,
     "precision": precision.precision,

@@ -5,13 +5,14 @@ Owns what is worth keeping of a thing once it is over.
 
 from collections.abc import Iterable
 
+from keepstep.core.drill import Drill
 from keepstep.core.fault import Fault
 from keepstep.core.ids import NodeId, ResourceId, node_of
 from keepstep.core.incident import Attempt, Incident, IncidentState
 from keepstep.core.intents import RankPlace
 from keepstep.core.job import Job
 from keepstep.core.world import World
-from keepstep.review.records import FaultRecord, IncidentRecord, JobRecord
+from keepstep.review.records import DrillRecord, FaultRecord, IncidentRecord, JobRecord
 
 
 def incident_record(world: World, incident: Incident) -> IncidentRecord:
@@ -57,13 +58,19 @@ def incident_record(world: World, incident: Incident) -> IncidentRecord:
         approvals=incident.grants,
         replaced=tuple(_lost(diagnosed)),
         verdict=incident.verdict,
+        drill=led_by_drill(incident),
     )
 
 
+def led_by_drill(incident: Incident) -> str:
+    """The drill that led to it; empty where none did. One that turned out to be no fault was not the drill's."""
+    return incident.drill or "" if incident.state is not IncidentState.NO_FAULT else ""
+
+
 def job_record(world: World, job: Job, now_s: float) -> JobRecord:
-    """Also of a job that runs: then as of now. Incidents that have left the World are in ``job.past``."""
+    """Also of a job that runs: then as of now. Incidents that have left the World are in ``job.past``. Drills cost time as any
+    fault does, and count as none."""
     faults = [i for i in world.incidents.values() if i.job == job.id and i.kind == "fault"]
-    devices = [ResourceId(f"device/{node}/{p.slot}") for node, places in _places(job) for p in places]
     return JobRecord(
         id=job.id,
         tenant=job.spec.tenant,
@@ -71,7 +78,7 @@ def job_record(world: World, job: Job, now_s: float) -> JobRecord:
         labels=dict(job.spec.labels),
         ranks=job.placement.world_size if job.placement is not None else 0,
         nodes=len(job.placement.nodes) if job.placement is not None else 0,
-        device_models=tuple(_of_devices(world, devices, "model")),
+        device_models=tuple(_models(world, job)),
         submitted_s=job.submitted_s,
         running_since_s=job.running_since_s,
         finished_s=job.finished_s,
@@ -79,7 +86,7 @@ def job_record(world: World, job: Job, now_s: float) -> JobRecord:
         step_time_s=job.step_time_s,
         downtime_s=job.past.downtime_s + sum(_downtime_s(i, now_s) for i in faults),
         redone_s=job.past.redone_s + sum(i.lost_steps * (i.step_time_before_s or 0.0) for i in faults),
-        faults=job.past.faults + len(faults),
+        faults=job.past.faults + sum(not led_by_drill(i) for i in faults),
         exit_code=job.exit_code,
         message=job.message,
     )
@@ -109,6 +116,27 @@ def fault_record(world: World, fault: Fault) -> FaultRecord:
     )
 
 
+def drill_record(drill: Drill, tenant: str, incident_opened_s: float | None) -> DrillRecord:
+    """``incident_opened_s``: of the incident that it led to; None where that is not known."""
+    late_s = None
+    if incident_opened_s is not None and drill.injected_s is not None:
+        late_s = incident_opened_s - drill.injected_s
+    return DrillRecord(
+        id=drill.id,
+        job=drill.job,
+        tenant=tenant,
+        kind=drill.kind,
+        by=drill.by,
+        state=drill.state.value,
+        ended_s=None if drill.open else drill.entered_s,
+        target=f"rank {drill.rank} on {drill.node}" if drill.rank is not None else drill.node or "",
+        incident=drill.incident or "",
+        detected_after_s=late_s,
+        marks=drill.marks,
+        reason=drill.reason,
+    )
+
+
 def _downtime_s(incident: Incident, now_s: float) -> float:
     match incident.state:
         case IncidentState.NO_FAULT:
@@ -130,6 +158,19 @@ def _lost(attempts: list[Attempt]) -> dict[NodeId, None]:
 def _racks(world: World, nodes: Iterable[NodeId]) -> tuple[str, ...]:
     found = (world.domains.get(node, {}).get("rack", "") for node in nodes)
     return tuple(dict.fromkeys(rack for rack in found if rack))
+
+
+def _models(world: World, job: Job) -> dict[str, None]:
+    """Of the devices that it has. Thousands: a page that lists jobs asks this of each."""
+    found: dict[str, None] = {}
+    resources = world.resources
+    for node, places in _places(job):
+        on = f"device/{node}/"
+        for place in places:
+            item = resources.get(ResourceId(on + str(place.slot)))
+            if item is not None and item.model not in found and item.model:
+                found[item.model] = None
+    return found
 
 
 def _of_devices(world: World, resources: Iterable[ResourceId], what: str) -> dict[str, None]:

@@ -7,8 +7,9 @@ from keepstep.core.incident import Incident, IncidentState
 from keepstep.core.job import Job
 from keepstep.core.world import World
 from keepstep.review.estimates import nearest
+from keepstep.review.records import DRILL
 from keepstep.server import views
-from keepstep.server.records import job_record
+from keepstep.server.records import job_record, led_by_drill
 
 
 def report(world: World, jobs: Sequence[Job], now_s: float) -> views.Report:
@@ -49,6 +50,8 @@ def _job_report(world: World, job: Job, faults: list[Incident], now_s: float) ->
 
 
 def _cause(incident: Incident) -> str:
+    if led_by_drill(incident):
+        return DRILL
     diagnosed = [attempt.diagnosis for attempt in incident.attempts if attempt.diagnosis is not None]
     return diagnosed[-1].cause.value if diagnosed else "undiagnosed"
 
@@ -63,10 +66,10 @@ def _tier(incident: Incident) -> str:
 
 
 def _spreads(incidents: Iterable[Incident]) -> tuple[views.StageSpread, ...]:
-    """Recovered incidents only: the others have no recovery time."""
+    """Recovered incidents only: the others have no recovery time. Drills have figures of their own."""
     samples: dict[str, list[float]] = {}
     for incident in incidents:
-        if incident.state is not IncidentState.RECOVERED:
+        if incident.state is not IncidentState.RECOVERED or led_by_drill(incident):
             continue
         for stage, seconds in incident.stage_s.items():
             samples.setdefault(stage, []).append(seconds)

@@ -6,8 +6,10 @@ from typing import Any
 
 from keepstep.core import facts as f
 from keepstep.core.access import Action, Principal, Role, refusal
+from keepstep.core.drill import LABEL
 from keepstep.core.ids import JobId, ResourceId
 from keepstep.core.incident import IncidentState
+from keepstep.core.rehearse import unfit
 from keepstep.core.world import live
 from keepstep.server.desk import UnknownSubject
 from keepstep.server.history import Books
@@ -29,6 +31,7 @@ class Conflict(ValueError):
 
 ACTION: dict[type, Action] = {
     r.StopJob: Action.STOP_JOB,
+    r.BeginDrill: Action.DRILL,
     r.Hold: Action.HOLD,
     r.Unhold: Action.HOLD,
     r.Decide: Action.APPROVE,
@@ -54,7 +57,7 @@ def fact_of(request: r.Request, by: Principal, books: Books, now_s: float) -> tu
 def _tenant(request: r.Request, books: Books) -> str | None:
     """Whose job it is about; None where it is about none."""
     world = books.world
-    job = world.jobs.get(JobId(request.job)) if isinstance(request, r.StopJob) else None
+    job = world.jobs.get(JobId(request.job)) if isinstance(request, r.StopJob | r.BeginDrill) else None
     if isinstance(request, r.Decide):
         incident = world.incidents.get(request.subject)  # type: ignore[call-overload]
         job = world.jobs.get(incident.job) if incident is not None else None
@@ -63,7 +66,7 @@ def _tenant(request: r.Request, books: Books) -> str | None:
 
 def _unknown(request: r.Request) -> UnknownSubject:
     """The same words for what does not exist and for what is another tenant's."""
-    if isinstance(request, r.StopJob):
+    if isinstance(request, r.StopJob | r.BeginDrill):
         return UnknownSubject(f"there is no job {request.job!r}; see `keepstep jobs`")
     return UnknownSubject(
         f"there is no incident or resource {getattr(request, 'subject', '')!r}; see `keepstep incidents` and "
@@ -78,6 +81,25 @@ def _stop(request: r.StopJob, by: Principal, books: Books, now_s: float) -> tupl
     if not live(job):
         raise Conflict(f"job {request.job} has already ended: {job.state.value}")
     return f.JobStopRequested(job=job.id, by=by.name, reason=request.reason), job.id
+
+
+def _drill(request: r.BeginDrill, by: Principal, books: Books, now_s: float) -> tuple[f.Fact, str]:
+    """What cannot begin now is refused at once: whoever asked is there and can ask again."""
+    world = books.world
+    job = world.jobs.get(JobId(request.job))
+    if job is None:
+        raise _unknown(request)
+    if world.open_drills:
+        raise Conflict(f"{next(iter(world.open_drills))} is not over; there is one drill at a time")
+    if job.spec.labels.get(LABEL) == "never":
+        raise Conflict(f"the owner of job {job.id} allows no drills: it has the label {LABEL}=never")
+    why = unfit(job, request.kind, world)
+    if why:
+        raise Conflict(f"no drill now: {why}")
+    if request.rank is not None and (job.placement is None or job.placement.node_of_rank(request.rank) is None):
+        raise ValueError(f"job {job.id} has no rank {request.rank}; see `keepstep ranks {job.id}`")
+    drill = f"drill-{world.next_drill:04d}"
+    return f.DrillRequested(job=job.id, kind=request.kind, by=by.name, rank=request.rank), drill
 
 
 def _hold(request: r.Hold, by: Principal, books: Books, now_s: float) -> tuple[f.Fact, str]:
@@ -164,6 +186,7 @@ def _resource(name: str, books: Books) -> ResourceId:
 
 _MADE: dict[type, Callable[[Any, Principal, Books, float], tuple[f.Fact, str]]] = {
     r.StopJob: _stop,
+    r.BeginDrill: _drill,
     r.Hold: _hold,
     r.Unhold: _unhold,
     r.Decide: _decide,

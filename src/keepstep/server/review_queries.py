@@ -13,16 +13,17 @@ import msgspec
 
 from keepstep.core import decision as d
 from keepstep.core import facts as f
-from keepstep.core.ids import FaultId, IncidentId, node_of
+from keepstep.core.drill import Drill
+from keepstep.core.ids import DrillId, FaultId, IncidentId, node_of
 from keepstep.core.resource import ResourceState
 from keepstep.ports import Journal
 from keepstep.review import postmortem as p
 from keepstep.review.compute import of_job
 from keepstep.review.compute import review as compute
 from keepstep.review.figures import Fleet, Material, Repair, Review
-from keepstep.review.records import FaultRecord, IncidentRecord, JobRecord, SaveRecord
+from keepstep.review.records import DrillRecord, FaultRecord, IncidentRecord, JobRecord, SaveRecord
 from keepstep.server.desk import Desk, UnknownSubject
-from keepstep.server.records import fault_record, incident_record, job_record
+from keepstep.server.records import drill_record, fault_record, incident_record, job_record
 from keepstep.server.views import IncidentReport
 
 WEEK_S = 7 * 86_400.0
@@ -106,13 +107,14 @@ def material_of(desk: Desk, closed: Iterable[Record], since_s: float, until_s: f
     """What is over, with what is still open as of now."""
     world, over = desk.world, list(closed)
     going_on = [incident_record(world, world.incidents[id]) for id in world.open_incidents]
+    incidents = (
+        *(x for x in over if isinstance(x, IncidentRecord)),
+        *(_so_far(record, desk.now_s) for record in going_on),
+    )
     return Material(
         since_s=since_s,
         until_s=until_s,
-        incidents=(
-            *(x for x in over if isinstance(x, IncidentRecord)),
-            *(_so_far(record, desk.now_s) for record in going_on),
-        ),
+        incidents=incidents,
         jobs=(
             *(x for x in over if isinstance(x, JobRecord)),
             *(job_record(world, world.jobs[id], desk.now_s) for id in world.live_jobs),
@@ -125,7 +127,24 @@ def material_of(desk: Desk, closed: Iterable[Record], since_s: float, until_s: f
         precision=desk.history.ledger.precision(desk.now_s),
         fleet=_fleet(desk),
         repairs=_repairs(desk),
+        drills=_drills(desk, incidents),
     )
+
+
+def _drills(desk: Desk, incidents: Iterable[IncidentRecord]) -> tuple[DrillRecord, ...]:
+    """Those that the World has: the last two hundred."""
+    rehearsed = {x.id: x for x in incidents if x.drill}
+    return tuple(
+        _drill(desk, drill, rehearsed.get(drill.incident or ""))
+        for drill in desk.world.drills.values()
+        if not drill.open
+    )
+
+
+def _drill(desk: Desk, drill: Drill, incident: IncidentRecord | None) -> DrillRecord:
+    job = desk.world.jobs.get(drill.job)
+    tenant = incident.tenant if incident is not None else job.spec.tenant if job is not None else ""
+    return drill_record(drill, tenant, incident.opened_s if incident is not None else None)
 
 
 def _so_far(record: IncidentRecord, now_s: float) -> IncidentRecord:
@@ -219,6 +238,7 @@ def account(desk: Desk, report: IncidentReport) -> p.Account:
     curves = _curves(desk.journal, report.incident.id)
     return p.Account(
         record=record,
+        drill=_rehearsed(desk, record),
         evidence=evidence,
         decisions=tuple(
             p.Decided(
@@ -254,6 +274,11 @@ def _record(desk: Desk, report: IncidentReport) -> IncidentRecord:
     found = _archived(desk, "incident", report.incident.id)
     assert isinstance(found, IncidentRecord)
     return found
+
+
+def _rehearsed(desk: Desk, record: IncidentRecord) -> DrillRecord | None:
+    found = desk.world.drills.get(DrillId(record.drill))
+    return _drill(desk, found, record) if found is not None else None
 
 
 def _archived(desk: Desk, kind: Kind, id: str) -> Record | None:

@@ -59,6 +59,7 @@ class _Past(Struct, kw_only=True):
     processes: dict[Session, tuple[str, int, int]]
     faults: dict[str, int]
     last_s: float
+    rehearsed: dict[str, None] = {}
 
 
 class _Body(Struct, kw_only=True):
@@ -153,6 +154,7 @@ def _past(history: History) -> _Past:
         processes=history.processes,
         faults=history.faults,
         last_s=history.last_s,
+        rehearsed=history.rehearsed,
     )
 
 
@@ -165,6 +167,7 @@ def _history(past: _Past, acts: _Acts) -> History:
         faults=past.faults,
         ledger=_ledger(acts),
         last_s=past.last_s,
+        rehearsed=past.rehearsed,
     )
 
 

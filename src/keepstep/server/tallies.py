@@ -12,10 +12,13 @@ from keepstep.core import decision as d
 from keepstep.core import facts as f
 from keepstep.core import intents as i
 from keepstep.core.decision import Entry
+from keepstep.core.drill import TERMINAL as DRILL_OVER
 from keepstep.core.ids import JobId
 from keepstep.core.incident import Diagnosis, Incident, IncidentState
 from keepstep.core.job import TERMINAL, JobState
 from keepstep.core.world import World
+from keepstep.review.records import DRILL
+from keepstep.server.records import led_by_drill
 from keepstep.telemetry import Buckets, Labels
 
 OTHERS = "(others)"
@@ -111,6 +114,12 @@ class Tallies(Struct, kw_only=True):
     """(what, )."""
     probes: dict[Labels, int] = field(default_factory=dict)
     """(probe,) -> time-outs."""
+    drills: dict[Labels, int] = field(default_factory=dict)
+    """(kind, result)."""
+    drill_detection_s: dict[Labels, Buckets] = field(default_factory=dict)
+    """(kind,)."""
+    drill_recovery_s: dict[Labels, Buckets] = field(default_factory=dict)
+    """(kind,)."""
     isolations: int = 0
     jobs: dict[JobId, JobTime] = field(default_factory=dict)
     """Live ones."""
@@ -194,6 +203,8 @@ class Tallies(Struct, kw_only=True):
                 self.isolations += 1
             case d.MoveJob():
                 self._moved(change, at_s)
+            case d.MoveDrill(to=to) if to in DRILL_OVER and (drill := world.drills.get(change.drill)) is not None:
+                _tally(self.drills, (drill.kind, to.value))
             case d.Close() if (incident := world.incidents.get(change.incident)) is not None:
                 self._closed(world, incident)
             case _:
@@ -203,10 +214,13 @@ class Tallies(Struct, kw_only=True):
         diagnosis = _diagnosis_of(incident)
         cause = diagnosis.cause.value if diagnosis is not None else "undiagnosed"
         path = "manual" if incident.grants else "auto"
-        group = cause if incident.kind == "fault" else "start"
+        group = "start" if incident.kind != "fault" else DRILL if led_by_drill(incident) else cause
         for stage, seconds in incident.stage_s.items():
             _observe(self.stages, (stage, group, path), seconds)
         if incident.kind != "fault":
+            return
+        if group == DRILL:
+            self._rehearsed(world, incident)
             return
         fault = world.faults.get(diagnosis.fault) if diagnosis is not None and diagnosis.fault is not None else None
         failure_class = fault.nature.failure_class if fault is not None else cause
@@ -216,9 +230,24 @@ class Tallies(Struct, kw_only=True):
         if incident.state is IncidentState.RECOVERED:
             _observe(self.recovery, (cause, path), down_s)
         _tally(self.lost_gpu_s, (failure_class, cause), incident.ranks * (down_s + redone_s))
+        self._lost(incident, redone_s)
+
+    def _lost(self, incident: Incident, redone_s: float) -> None:
         self.lost_steps += incident.lost_steps
         if (job := self.jobs.get(incident.job)) is not None:
             job.redone_s += redone_s
+
+    def _rehearsed(self, world: World, incident: Incident) -> None:
+        """What a drill led to costs as much as any fault, and is of a class of its own."""
+        down_s, redone_s = _cost_s(incident)
+        drill = world.drills.get(incident.drill) if incident.drill is not None else None
+        if drill is not None and drill.injected_s is not None:
+            _observe(self.drill_detection_s, (drill.kind,), incident.opened_s - drill.injected_s)
+            if incident.state is IncidentState.RECOVERED:
+                _observe(self.drill_recovery_s, (drill.kind,), down_s)
+        _tally(self.incidents, (DRILL, "job", incident.state.value))
+        _tally(self.lost_gpu_s, (DRILL, DRILL), incident.ranks * (down_s + redone_s))
+        self._lost(incident, redone_s)
 
     def _moved(self, change: d.MoveJob, at_s: float) -> None:
         job = self.jobs.setdefault(change.job, JobTime(phase="queued", since_s=at_s))

@@ -74,6 +74,7 @@ def _root(world: World, history: History, incident: Incident, trace: str) -> Spa
     attributes: Attributes = {
         "keepstep.incident": incident.id,
         "keepstep.job": incident.job,
+        **({"keepstep.drill": incident.drill} if incident.drill is not None else {}),
         "keepstep.tenant": job.spec.tenant if job is not None else "",
         "keepstep.kind": incident.kind,
         "keepstep.outcome": incident.state.value,

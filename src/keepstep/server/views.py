@@ -68,6 +68,8 @@ class IncidentLine(Struct, frozen=True, kw_only=True):
     verdict: str
     waits_for: str = ""
     tenant: str = ""
+    drill: str = ""
+    """The drill that led to it, see ``keepstep drill show``; empty for a fault that nobody ordered."""
 
 
 class Incidents(Struct, frozen=True, kw_only=True):

@@ -21,6 +21,7 @@ from keepstep.sim.training import Run, SimJob, SimRank, draw_lag
 
 if TYPE_CHECKING:
     from keepstep.sim.agent import SimAgent
+    from keepstep.sim.drills import SimDrills
 
 VICTIM = ErrorRecord(kind="RuntimeError", message="connection reset by peer", signature="victim", victim=True)
 _JOIN_S = (0.05, 3.0)
@@ -40,6 +41,7 @@ class FleetState:
         """The newest launcher of each job and node."""
         self.agents: dict[Session, SimAgent] = {}
         """Agents by the session of their present life; none where the scenario has no hardware of its own."""
+        self.drills: SimDrills
         self.on_power: list[Callable[[Machine], None]] = []
         """Told after a machine has lost its power or has booted."""
         self.stores_used: dict[str, tuple[JobId, int]] = {}

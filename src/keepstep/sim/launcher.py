@@ -33,6 +33,7 @@ from keepstep.core.intents import (
     CollectStacks,
     EndJob,
     Fence,
+    Inject,
     Intent,
     Launch,
     Order,
@@ -62,6 +63,7 @@ _DELAY_S: dict[str, tuple[float, float]] = {
     "ResetDevice": (1.0, 10.0),
     "RunGate": (5.0, 60.0),
     "EndJob": (0.01, 0.2),
+    "Inject": (0.001, 0.1),
 }
 
 
@@ -201,7 +203,7 @@ class SimLauncher:
                 return Failed(reason=f"superseded: generation {max(self.launched, self.fenced)} is known here")
             case Fence(generation=generation) if generation < self.launched:
                 return Failed(reason=f"superseded: generation {self.launched} was launched here later")
-            case CollectStacks(generation=generation) if generation != self.running:
+            case CollectStacks(generation=generation) | Inject(generation=generation) if generation != self.running:
                 return Failed(reason=f"superseded: generation {generation} does not run here")
             case _:
                 return None
@@ -225,6 +227,8 @@ class SimLauncher:
                     return Failed(reason=f"{intent.resource} is in use")
             case RunGate():
                 self._gate(intent, number)
+            case Inject():
+                return self.fleet.drills.carry_out(self, intent)
             case EndJob():
                 self.fenced = max(self.fenced, self.launched)
                 self.fleet.kill(self, "the end of the job")

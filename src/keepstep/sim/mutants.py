@@ -14,12 +14,14 @@ from keepstep.core import (
     apply,
     assess,
     budget,
+    diagnose,
     engine,
     fold,
     invariants,
     isolate,
     lifecycle,
     place,
+    rehearse,
     remediate,
     restart,
     select,
@@ -29,6 +31,7 @@ from keepstep.core import facts as f
 from keepstep.core import suspects as s
 from keepstep.core.apply import mark_fenced
 from keepstep.core.catalog.row import Verdict as ResourceVerdict
+from keepstep.core.drill import Drill, Mark
 from keepstep.core.ids import NodeId
 from keepstep.core.incident import Incident, IncidentState
 from keepstep.core.intents import Fence, PowerOff, VerifyCheckpoint
@@ -368,6 +371,55 @@ def _greet_live(server: SimServer, launcher: Any) -> int:
     return server.journal.received.get(launcher.session, 0)
 
 
+def _charge_drills() -> list[Patch]:
+    return [(diagnose, "is_rehearsed", lambda *_: False)]
+
+
+def _excuse_everything() -> list[Patch]:
+    return [(diagnose, "is_rehearsed", lambda job, _, world: rehearse.running_drill(world, job.id) is not None)]
+
+
+def _drill_whenever() -> list[Patch]:
+    true = rehearse.unfit
+
+    def unfit(job: Job, *rest: Any) -> str:
+        return true(job, *rest) if job.placement is None or job.generation == 0 else ""
+
+    return [(rehearse, "unfit", unfit), (invariants, "_check_drill", lambda *_: None)]
+
+
+def _ignore_refusals() -> list[Patch]:
+    true = rehearse._step
+
+    def step(drill: Drill, *rest: Any) -> d.Decision | None:
+        refused, drill.refused = drill.refused, ""
+        try:
+            return true(drill, *rest)
+        finally:
+            drill.refused = refused
+
+    return [(rehearse, "_step", step)]
+
+
+def _wait_for_ever() -> list[Patch]:
+    true = rehearse._begin
+
+    def begin(drill: Drill, job: Job, world: World, policy: Policy, now_s: float) -> d.Decision | None:
+        return true(drill, job, world, policy, min(now_s, drill.asked_s))
+
+    return [(rehearse, "_begin", begin)]
+
+
+def _whoever_was_named() -> list[Patch]:
+    true = rehearse.score
+
+    def score(*known: Any) -> Iterator[Mark]:
+        for mark in true(*known):
+            yield msgspec.structs.replace(mark, good=mark.good or mark.question == "blamed")
+
+    return [(rehearse, "score", score)]
+
+
 MUTANTS: tuple[Mutant, ...] = (
     Mutant("launch without waiting for fences", "mixed", _launch_without_fence),
     Mutant("survivors are not fenced, and the invariant is blind", "partition", _fence_survivors_not, 30),
@@ -398,6 +450,12 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant("power-off without approval", "partition", _power_off_at_once, 20),
     Mutant("every incident is no fault", "mixed", _everything_is_no_fault),
     Mutant("nobody is told that the job ended", "program", _tell_nobody, 20),
+    Mutant("what a drill did is charged", "drills", _charge_drills),
+    Mutant("a drill excuses every fault", "drills", _excuse_everything, 20),
+    Mutant("a drill begins while its job recovers", "drills", _drill_whenever),
+    Mutant("what the launcher refused is forgotten", "drills", _ignore_refusals),
+    Mutant("a drill waits for ever", "drills", _wait_for_ever, 40),
+    Mutant("a drill passes whoever was named", "drills", _whoever_was_named, 40),
 )
 
 

@@ -49,6 +49,18 @@ NAMES = (
     "person's hold kept",
 )
 
+DRILLS = (
+    "drill kill-rank",
+    "drill stop-rank",
+    "drill lose-node",
+    "drill passed",
+    "drill failed",
+    "drill called_off",
+    "drill refused by the launcher",
+    "real fault beside a drill",
+)
+"""As ``NAMES``, of seeds that have drills."""
+
 
 class Probes:
     def __init__(self) -> None:
@@ -60,9 +72,9 @@ class Probes:
         self.hits[name] += 1
 
 
-_KNOWN = frozenset(NAMES)
+_KNOWN = frozenset((*NAMES, *DRILLS))
 
 
-def missed(hits: Counter[str]) -> list[str]:
+def missed(hits: Counter[str], names: tuple[str, ...] = NAMES) -> list[str]:
     """Probes that were never reached."""
-    return [name for name in NAMES if not hits[name]]
+    return [name for name in names if not hits[name]]

@@ -14,6 +14,7 @@ from keepstep.core.ids import IncidentId, JobId, NodeId
 from keepstep.core.incident import Diagnosis, Incident, IncidentState
 from keepstep.sim.checkers import CheckFailed
 from keepstep.sim.clock import Timeline, stream
+from keepstep.sim.drills import SimDrills
 from keepstep.sim.faults import FAULTS, Faults
 from keepstep.sim.fleet import FleetState
 from keepstep.sim.machine import Machine
@@ -67,15 +68,19 @@ class Simulation:
         self._timeline = Timeline()
         self._trace: list[str] = []
         self._keep_all = trace
-        self.policy = policy_of(self.scenario)
         network = Network(self._timeline, stream(seed, "network"), self.scenario.network)
         self.fleet = FleetState(self._timeline, stream(seed, "fleet"), self.scenario.fleet, network)
+        self.faults = Faults(self.fleet, self._rng)
+        self.drills = self.fleet.drills = SimDrills(
+            self.fleet, self.faults, stream(seed, "drills"), self.scenario.drills
+        )
+        self.policy = self.drills.limits(policy_of(self.scenario))
         self.server = SimServer(self.fleet, self.policy, self.scenario.tick_cap_s)
         network.server = self.server
         self.fleet.checkers.only_silence = self.scenario.only_silence
-        self.faults = Faults(self.fleet, self._rng)
         self._weights = self._draw_weights()
         self.server.on_decision.append(self._watch)
+        self.drills.watch(self.server)
         self.server.on_down.append(self._server_down)
         self._answered: dict[str, None] = {}
 
@@ -98,6 +103,7 @@ class Simulation:
             idle = draw_int(rng, options.idle_devices)
             job = self._job(JobId(f"job{index}"), nodes, devices, rng)
             self.fleet.jobs[job.id] = job
+            self.drills.allow(job)
             for position in range(nodes + spares):
                 machine = self._machine(count, devices + idle)
                 count += 1
@@ -145,6 +151,7 @@ class Simulation:
             self._liveness()
             self.fleet.checkers.ended(self.server.world)
             self.fleet.checkers.disk_kept()
+            self.drills.checkers.ended()
             self.server.replayed()
             self._count_incidents()
         except CheckFailed as error:
@@ -181,6 +188,7 @@ class Simulation:
         until_s = draw(self._options, self.scenario.safety_s)
         every_s = draw(self._options, self.scenario.fault_every_s)
         self._next_fault(every_s, until_s)
+        self.drills.ask(until_s)
         while self._timeline.step(until_s):
             pass
 

@@ -84,6 +84,23 @@ class Hardware(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     noise: dict[str, Rate] = field(default_factory=dict)
 
 
+class Drills(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Faults that the control plane itself orders. All of it is drawn apart: seeds without drills stay what they are."""
+
+    share: float = 0.0
+    """Of the seeds; the others have none."""
+    every_s: Range = (60.0, 240.0)
+    """Between two of the schedule."""
+    asked_every_s: Range = (40.0, 200.0)
+    """Between two that people ask for, of whatever kind, of jobs in whatever state."""
+    refused_share: float = 0.1
+    """Of orders that a launcher cannot carry out."""
+    company_share: float = 0.3
+    """Of drills beside which something breaks for real."""
+    back_share: float = 0.5
+    """Of lost nodes that come back by themselves."""
+
+
 class Scenario(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One file of ``scenarios/``."""
 
@@ -106,6 +123,7 @@ class Scenario(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     one_incident_per_fault: bool = False
     hardware: Hardware | None = None
     """Agents that watch hardware, with true faults and noise; none where it is left out."""
+    drills: Drills = Drills()
     fleet: Fleet = Fleet()
     network: Network = Network()
     policy: dict[str, dict[str, float | bool]] = field(default_factory=dict)

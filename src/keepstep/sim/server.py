@@ -39,7 +39,7 @@ class ServerCrashed(Exception):
 class SimServer:
     def __init__(self, fleet: "FleetState", policy: Policy, tick_cap_s: float) -> None:
         self._fleet = fleet
-        self._policy = policy
+        self.policy = policy
         self.tick_cap_s = tick_cap_s
         self.journal = SimJournal()
         self.world = World()
@@ -246,7 +246,7 @@ class SimServer:
     def _tick(self) -> None:
         if not self._fleet.options.explicit_beats:
             self._hear_implicitly()
-        due = detect(self.vitals, self.world, self._policy, self.now_s)
+        due = detect(self.vitals, self.world, self.policy, self.now_s)
         if due:
             self._write(due)
 
@@ -273,7 +273,7 @@ class SimServer:
     def _note(self, fact: f.Fact) -> None:
         """For the checkers and probes only."""
         checkers, probes = self._fleet.checkers, self._fleet.probes
-        checkers.folded(fact, self._policy, self._fleet.now_s)
+        checkers.folded(fact, self.policy, self._fleet.now_s)
         match fact:
             case f.CheckpointCommitted():
                 checkers.committed(fact)
@@ -308,14 +308,14 @@ class SimServer:
 
     def _settle(self) -> None:
         at_s = self.now_s
-        decided = engine.turn(self.world, self._policy, at_s)
+        decided = engine.turn(self.world, self.policy, at_s)
         if not decided:
             return
         self._quiet = 0
         records: list[Record] = list(decided)
         self.journal.append(at_s, records)
         for decision in decided:
-            self._fleet.checkers.decided(decision, engine.orders_of(decision), self.world, self._policy)
+            self._fleet.checkers.decided(decision, engine.orders_of(decision), self.world, self.policy)
             for notice in self.on_decision:
                 notice(decision)
         self._crash_if("decisions")
@@ -326,7 +326,7 @@ class SimServer:
         orders = engine.orders_of(decision)
         for change in decision.changes:
             if isinstance(change, MoveIncident) and change.to is IncidentState.NO_FAULT:
-                excuse(self.vitals, self.world.incidents[change.incident].job, self._policy.hang)
+                excuse(self.vitals, self.world.incidents[change.incident].job, self.policy.hang)
         for order in orders:
             if is_for_launcher(order.intent):
                 self._send(order)
@@ -369,7 +369,7 @@ class SimServer:
         """A generation of a large fleet steps: say so at the steps that a verification waits for."""
         if self._fleet.options.explicit_beats:
             return
-        for ahead in (1, self._policy.verify.steps):
+        for ahead in (1, self.policy.verify.steps):
             delay_s = ahead * run.step_time_s
             self._when_up(delay_s, run, lambda: self._say_progress(job, run) if run.stepping else None)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from random import Random
 
 from keepstep.core.facts import JobSpec
-from keepstep.core.ids import JobId, NodeId, Session
+from keepstep.core.ids import DrillId, JobId, NodeId, Session
 from keepstep.core.intents import Restore
 from keepstep.sim.machine import Snapshot
 
@@ -26,6 +26,8 @@ class SimRank:
     """Restored, and in the training loop."""
     stopped: bool = False
     hung: bool = False
+    drill: DrillId | None = None
+    """The drill that hit it."""
 
 
 @dataclass(slots=True)

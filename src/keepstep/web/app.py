@@ -11,7 +11,7 @@ from keepstep.core.access import Action
 from keepstep.server.metrics import metrics_text
 from keepstep.server.site import Site
 from keepstep.web import login, problems
-from keepstep.web.api import access, fleet, incidents, installation, jobs, reviews
+from keepstep.web.api import access, drills, fleet, incidents, installation, jobs, reviews
 from keepstep.web.api.asking import check_body
 from keepstep.web.auth import Gate
 from keepstep.web.events import Readers, stream_events
@@ -31,7 +31,8 @@ async def metrics(request: Request[Any, Any, Any]) -> Response[bytes]:
 
 def api_routes() -> list[Router]:
     """What the description of the API describes."""
-    reads = [*jobs.ROUTES, *incidents.ROUTES, *fleet.ROUTES, *installation.ROUTES, *access.ROUTES, *reviews.ROUTES]
+    of = (jobs, incidents, drills, fleet, installation, access, reviews)
+    reads = [route for part in of for route in part.ROUTES]
     asked = Router(API, route_handlers=reads, middleware=[Tagged], before_request=check_body)
     return [asked, Router(API, route_handlers=[stream_events])]
 

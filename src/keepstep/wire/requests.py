@@ -4,12 +4,23 @@ from typing import Literal
 
 from msgspec import Struct
 
+from keepstep.core.drill import DrillKind
+
 
 class StopJob(Struct, frozen=True, kw_only=True, tag=True):
     """End a job: SIGTERM, then SIGKILL."""
 
     job: str
     reason: str = ""
+
+
+class BeginDrill(Struct, frozen=True, kw_only=True, tag=True):
+    """Inject a fault into a job that is steady, and score how it is recovered from."""
+
+    job: str
+    kind: DrillKind
+    rank: int | None = None
+    """Whom to hit; None leaves it to the server."""
 
 
 class Hold(Struct, frozen=True, kw_only=True, tag=True):
@@ -67,7 +78,18 @@ class NoteCompacted(Struct, frozen=True, kw_only=True, tag=True):
     digest: str
 
 
-Request = StopJob | Hold | Unhold | Decide | SetPolicy | IssueToken | RevokeToken | RevokeCertificate | NoteCompacted
+Request = (
+    StopJob
+    | BeginDrill
+    | Hold
+    | Unhold
+    | Decide
+    | SetPolicy
+    | IssueToken
+    | RevokeToken
+    | RevokeCertificate
+    | NoteCompacted
+)
 
 
 class Accepted(Struct, frozen=True, kw_only=True):

@@ -11,6 +11,7 @@ from keepstep.wire import requests as r
 PUBLIC = {"/healthz", "/readyz", "/login", "/login.js"}
 WRITES = {
     r.StopJob: ("POST", "/jobs/job/stop", {}),
+    r.BeginDrill: ("POST", "/drills", {"job": "job", "kind": "kill-rank"}),
     r.Hold: ("POST", "/resources/device/n0/0/hold", {}),
     r.Decide: ("POST", "/incidents/inc-0005/deny", None),
     r.SetPolicy: ("PUT", "/policy", {"overrides": ""}),

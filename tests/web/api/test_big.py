@@ -1,7 +1,6 @@
 """A big fleet and a long history: lists go by pages, a search through all of it keeps nobody waiting, answers stay small."""
 
 import threading
-import time
 from contextlib import asynccontextmanager
 
 import pytest
@@ -9,14 +8,16 @@ from tests.web.served import Served
 from tests.web.site import big_site
 
 NODES, INCIDENTS = 1_000, 3_000
+DEADLINE_S = 40.0
+"""Below the patience of the clients: a server that is held up is told by the assertion."""
 
 
 class SlowSearch:
-    """An archive whose searches for a word take a second; all else is the archive's own."""
+    """An archive whose searches for a word take until they may go on; all else is the archive's own."""
 
     def __init__(self, archive):
         self._archive = archive
-        self.began = threading.Event()
+        self.began, self.go_on = threading.Event(), threading.Event()
 
     def __getattr__(self, name):
         return getattr(self._archive, name)
@@ -24,7 +25,7 @@ class SlowSearch:
     def list(self, kind, where, **options):
         if where.get("q") == "slowly":
             self.began.set()
-            time.sleep(1.0)
+            self.go_on.wait(DEADLINE_S)
         return self._archive.list(kind, where, **options)
 
 
@@ -73,9 +74,9 @@ def test_a_search_through_everything_keeps_nobody_waiting(big):
     search = threading.Thread(target=big.http.get, args=("/api/v1/incidents?q=slowly",))
     search.start()
     archive = big.rig.books.archive
-    assert archive.began.wait(10.0)
-    began_s = time.monotonic()
+    assert archive.began.wait(DEADLINE_S)
     with big.client() as http:
         assert http.get("/healthz").status_code == 200
-    assert search.is_alive(), f"it was answered after the search only, {time.monotonic() - began_s:.2f} s"
+    assert search.is_alive(), "it was answered after the search only"
+    archive.go_on.set()
     search.join()

@@ -54,8 +54,8 @@ def target():
 
 
 @API.exclude(path="/api/v1/events").parametrize()
-@settings(max_examples=5, derandomize=True, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=3, derandomize=True, deadline=None, database=None, suppress_health_check=list(HealthCheck))
 def test_no_input_gets_an_answer_that_is_not_described(case, target):
     case.call_and_validate(
-        base_url=target.url, headers={"Authorization": f"Bearer {OWNER_TOKEN}"}, checks=CHECKS, timeout=10.0
+        base_url=target.url, headers={"Authorization": f"Bearer {OWNER_TOKEN}"}, checks=CHECKS, timeout=60.0
     )

@@ -9,7 +9,7 @@ import pytest
 from keepstep.core.access import Role
 from keepstep.review.figures import Review
 from keepstep.review.postmortem import Postmortem
-from keepstep.server import access_views, fault_views, health_views, http_views, journal_views, views
+from keepstep.server import access_views, drill_views, fault_views, health_views, http_views, journal_views, views
 from keepstep.server.precision import PrecisionReport
 from keepstep.server.whereabouts import Whereabouts
 
@@ -28,6 +28,7 @@ ROUTES = {
     "/approvals": views.Incidents,
     "/faults?closed=true": fault_views.Faults,
     "/faults/flt-0001": fault_views.FaultReport,
+    "/drills": drill_views.Drills,
     "/precision": PrecisionReport,
     "/nodes": fault_views.Nodes,
     "/nodes/n1": fault_views.NodeView,

@@ -27,6 +27,10 @@ CASES = {
     "/resources/device/n2/1/hold": (
         None, f.HoldRequested(resource="device/n2/1", source="person:owner", by="owner", reason="held by hand"),
     ),
+    "/drills": (
+        {"job": "job", "kind": "stop-rank", "rank": 1},
+        f.DrillRequested(job="job", kind="stop-rank", by="owner", rank=1),
+    ),
     "/incidents/inc-0005/approve": (None, f.Approved(subject="inc-0005", by="owner", granted=True)),
     "/incidents/inc-0005/deny": (None, f.Approved(subject="inc-0005", by="owner", granted=False)),
 }  # fmt: skip
@@ -84,6 +88,23 @@ def test_an_operator_of_a_tenant_stops_its_own_jobs_only(fresh):
         assert http.post("/api/v1/resources/node/n0/hold").status_code == 403, "a hold concerns everybody"
         assert http.post("/api/v1/incidents/inc-0005/approve").status_code == 202
     assert newest(fresh, f.JobStopRequested) is None
+
+
+def test_a_drill_begins_is_shown_and_is_alone(fresh):
+    asked = {"job": "job", "kind": "kill-rank", "rank": 1}
+    assert "no rank 99" in post(fresh, "/drills", asked | {"rank": 99}).json()["detail"]
+    assert "'pull-the-plug'" in post(fresh, "/drills", asked | {"kind": "pull-the-plug"}).json()["errors"][0]["message"]
+    assert "not steady" in post(fresh, "/drills", asked | {"job": "blue-1"}).json()["detail"]
+    assert post(fresh, "/drills", asked).json()["subject"] == "drill-0001"
+    told = fresh.http.get("/api/v1/drills/drill-0001").json()
+    assert (told["drill"]["state"], told["drill"]["rank"], told["drill"]["by"]) == ("injected", 1, "owner")
+    assert told["limits"]["detect_s"] == 30.0
+    again = post(fresh, "/drills", asked)
+    assert (again.status_code, "one drill at a time" in again.json()["detail"]) == (409, True)
+    with fresh.client(fresh.token(Role.OPERATOR, "blue", name="bob")) as http:
+        assert http.post("/api/v1/drills", json=asked).status_code == 404
+        assert http.get("/api/v1/drills").json()["drills"] == []
+        assert http.get("/api/v1/drills/drill-0001").status_code == 404
 
 
 def test_a_token_is_shown_once_and_works_until_it_is_revoked(fresh):

@@ -9,9 +9,11 @@ from urllib.parse import quote
 from msgspec import Struct
 
 from keepstep.core.access import Action, Principal, refusal
+from keepstep.core.drill import KINDS, LABEL, DrillKind
 from keepstep.core.incident import Incident, IncidentState
 from keepstep.core.isolate import power_off
 from keepstep.core.job import Job
+from keepstep.core.rehearse import unfit
 from keepstep.core.resource import Resource
 from keepstep.core.world import World
 from keepstep.web.pages.units import counted, duration
@@ -34,6 +36,10 @@ class Act(Struct, frozen=True, kw_only=True):
     weight: Literal["primary", "danger", "refuse"] = "primary"
     """How it looks: what destroys something is told apart."""
     asks_reason: bool = False
+    body: dict[str, str] | None = None
+    """What is posted; None where it is the reason, or nothing."""
+    not_now: str = ""
+    """Why it cannot be done at the moment, by anybody."""
 
 
 def of_incident(incident: Incident, world: World, principal: Principal, wait_s: float, now_s: float) -> tuple[Act, ...]:
@@ -137,6 +143,45 @@ def of_job(job: Job, principal: Principal) -> tuple[Act, ...]:
             weight="danger",
             asks_reason=True,
         ),
+    )
+
+
+def of_drills(job: Job, world: World, principal: Principal, step: int) -> tuple[Act, ...]:
+    """Begin one, of each kind. ``step``: the newest one that all ranks are known to have completed."""
+    why = refusal(principal, Action.DRILL, job.spec.tenant)
+    return tuple(
+        Act(
+            label=f"Begin drill {kind}",
+            question=f"Begin a drill ({kind}) against job {job.id}?",
+            follows=drill_follows(kind, job, step),
+            post=f"{API}/drills",
+            refused=why,
+            weight="danger",
+            body={"job": job.id, "kind": kind},
+            not_now=drill_hindrance(kind, job, world),
+        )
+        for kind in KINDS
+    )
+
+
+def drill_hindrance(kind: DrillKind, job: Job, world: World) -> str:
+    if job.spec.labels.get(LABEL) == "never":
+        return f"its owner allows no drills: it has the label {LABEL}=never"
+    if world.open_drills:
+        return f"{next(iter(world.open_drills))} is not over, and there is one drill at a time"
+    return unfit(job, kind, world)
+
+
+def drill_follows(kind: DrillKind, job: Job, step: int) -> tuple[str, ...]:
+    whom = "one of its nodes" if kind == "lose-node" else "one of its ranks"
+    lost = counted(max(0, step - job.committed_step), "step")
+    cost = f"at most about {lost} of work are done again" if job.committed_step >= 0 else "it may begin again at step 0"
+    return (
+        f"{KINDS[kind]}. The server picks {whom}.",
+        f"It is a real fault: its {ranks_of(job)} stop, and start again from the newest state that is whole.",
+        f"What is lost{_saved(job)}; {cost}.",
+        "It is scored. No part and no budget is charged with it; the time that it costs is.",
+        "If the job does not come back, people are told as of any fault.",
     )
 
 

@@ -12,6 +12,8 @@ from keepstep.review import plots
 from keepstep.review.postmortem import Moment, Point, Postmortem
 from keepstep.server import views
 from keepstep.server.desk import Desk, UnknownSubject
+from keepstep.server.drill_queries import drill_of
+from keepstep.server.drill_views import DrillView
 from keepstep.server.queries import incident, postmortem
 from keepstep.server.traces import trace_id
 from keepstep.web.pages.asking import Asked, desk_for, frame, missing, respond
@@ -38,6 +40,8 @@ class IncidentPage(Struct, frozen=True, kw_only=True):
     entries_refused: str
     entries_whole: bool
     trace: str
+    drill: DrillView | None
+    """That led to it; None where ``line.drill`` is not known any more, too."""
 
 
 def incident_page(desk: Desk, name: str) -> IncidentPage:
@@ -61,6 +65,7 @@ def incident_page(desk: Desk, name: str) -> IncidentPage:
         entries_refused=why,
         entries_whole=len(entries) < ENTRIES,
         trace=trace_id(name, report.incident.opened_s),
+        drill=drill_of(desk, name),
     )
 
 

@@ -12,6 +12,7 @@ from keepstep.core.incident import Cause, Diagnosis, Incident, IncidentState
 from keepstep.ports import Page
 from keepstep.review.records import IncidentRecord
 from keepstep.server.desk import Desk
+from keepstep.server.records import led_by_drill
 from keepstep.web.pages.asking import PER_PAGE, Asked, ahead, desk_for, frame, param, respond, tenant_filter
 
 FILTERS = ("q", "state", "cause", "job", "node", "since", "until")
@@ -34,6 +35,7 @@ class Line(Struct, frozen=True, kw_only=True):
     opened_s: float
     downtime_s: float | None
     lost_steps: int | None
+    drill: str = ""
 
 
 class Listing(Struct, frozen=True, kw_only=True):
@@ -125,7 +127,7 @@ def _open_line(incident: Incident, now_s: float) -> Line:
         confidence=diagnosis.confidence if diagnosis is not None else None,
         summary=diagnosis.summary if diagnosis is not None else "not diagnosed yet",
         resources=diagnosis.resources if diagnosis is not None else (), nodes=_nodes(diagnosis), opened_s=incident.opened_s,
-        downtime_s=now_s - incident.opened_s, lost_steps=None,
+        downtime_s=now_s - incident.opened_s, lost_steps=None, drill=led_by_drill(incident),
     )  # fmt: skip
 
 
@@ -140,6 +142,7 @@ def _closed_line(record: IncidentRecord) -> Line:
         id=record.id, job=record.job, state=record.state, is_open=False, waits=False, cause=record.cause,
         confidence=record.confidence or None, summary=record.summary, resources=record.resources, nodes=record.nodes,
         opened_s=record.opened_s, downtime_s=record.downtime_s, lost_steps=record.lost_steps,
+        drill=record.drill,
     )  # fmt: skip
 
 

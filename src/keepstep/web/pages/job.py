@@ -14,6 +14,8 @@ from keepstep.core.job import TERMINAL, Job
 from keepstep.review.records import IncidentRecord
 from keepstep.server import views
 from keepstep.server.desk import Desk, UnknownSubject
+from keepstep.server.drill_queries import drills
+from keepstep.server.drill_views import DrillView
 from keepstep.server.queries import live
 from keepstep.server.reports import report
 from keepstep.web.pages import acts
@@ -27,6 +29,7 @@ STRIP_MAX = 512
 LEVELS = 6
 NODES_MAX = 48
 INCIDENTS_MAX = 20
+DRILLS_SHOWN = 10
 ENTRIES_LOOKED = 400
 SAVES_SHOWN = 12
 
@@ -98,6 +101,8 @@ class JobPage(Struct, frozen=True, kw_only=True):
     open: tuple[OpenIncident, ...]
     incidents: tuple[IncidentRecord, ...]
     incident_count: int
+    drills: tuple[DrillView, ...]
+    drill_acts: tuple[acts.Act, ...]
     acts: tuple[acts.Act, ...]
 
 
@@ -116,8 +121,9 @@ def job_page(desk: Desk, name: str, rank_page: int = 0, rank_order: str = "rank"
     strip, note = _strip(ranks)
     nodes = sorted(_nodes(job, ranks), key=lambda n: (n.state in ("", "spare"), n.state, -n.slowest_s))
     elastic = job.spec.elasticity
+    line = job_line(desk, job)
     return JobPage(
-        line=job_line(desk, job),
+        line=line,
         argv=job.spec.argv,
         labels=dict(job.spec.labels),
         tenant=job.spec.tenant,
@@ -155,6 +161,9 @@ def job_page(desk: Desk, name: str, rank_page: int = 0, rank_order: str = "rank"
         incidents=records,
         incident_count=past.total,
         acts=acts.of_job(job, desk.principal) if desk.principal is not None and job.state not in TERMINAL else (),
+        drills=drills(desk, job.id, limit=DRILLS_SHOWN).drills,
+        drill_acts=acts.of_drills(job, desk.world, desk.principal, line.step)
+        if desk.principal is not None and job.state not in TERMINAL else (),
     )  # fmt: skip
 
 

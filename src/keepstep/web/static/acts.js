@@ -55,7 +55,8 @@ async function send(dialog) {
   const yes = get("confirm-yes");
   yes.disabled = true;
   fail("");
-  const body = button.hasAttribute("data-reason") ? { reason: get("confirm-reason").value } : {};
+  const reason = button.hasAttribute("data-reason") ? { reason: get("confirm-reason").value } : {};
+  const body = { ...JSON.parse(button.dataset.body || "{}"), ...reason };
   try {
     const response = await fetch(button.dataset.post, {
       method: "POST",
