@@ -1,6 +1,7 @@
-"""Fixtures of every test: a real PostgreSQL. And what every program that a test starts finds in its environment."""
+"""Fixtures of every test: a real PostgreSQL, a warm interpreter. And what every program finds in its environment."""
 
 import os
+import signal
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -8,9 +9,23 @@ import pytest
 
 if TYPE_CHECKING:
     from tests.postgres import PostgresServer
+    from tests.warm import Warm
 
 # Tests start our programs a thousand times. Where nothing may keep bytecode, each of them compiles the whole package anew.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+# A shell starts what it puts in the background deaf to Ctrl-C, which our programs would inherit.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+PATIENT = {"warm_torch", "runs_of"}
+"""Fixtures with imports and whole trainings in them, which whoever asks first waits for."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if PATIENT & set(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.timeout(900))
 
 
 @pytest.fixture(scope="session")
@@ -32,3 +47,13 @@ def postgres_url(postgres: "PostgresServer") -> Iterator[str]:
     url = postgres.fresh()
     yield url
     postgres.drop(url)
+
+
+@pytest.fixture(scope="session")
+def warm_torch() -> "Iterator[Warm]":
+    """Forks programs that need torch, with all of it that is imported on first use."""
+    from tests.warm import Warm
+
+    warm = Warm("torch", "torch.distributed.fsdp", "torch.distributed.checkpoint", "torch._dynamo", "keepstep")
+    yield warm
+    warm.close()

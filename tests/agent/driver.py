@@ -18,7 +18,7 @@ from keepstep.core.intents import Intent, Order
 from keepstep.wire import messages
 from keepstep.wire.messages import Ack, Beat, Command, Hello, Message, Report, Welcome
 
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 """Generous: the machine may be busy. A test that runs into it fails with what it waited for."""
 TOKEN = "test-token"
 Found = TypeVar("Found")

@@ -6,7 +6,7 @@ from typing import Literal
 from keepstep.core.observation import Observation, Same
 from keepstep.ports import Source
 
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 
 
 class Kept:

@@ -29,18 +29,18 @@ SLEEPS = ("sleep", "600")
 
 
 def test_what_a_probe_prints_comes_back() -> None:
-    probe = asyncio.run(run_probe(["sh", "-c", "cat; echo bad >&2"], 10, stdin=b"word"))
+    probe = asyncio.run(run_probe(["sh", "-c", "cat; echo bad >&2"], 60, stdin=b"word"))
     assert (probe.outcome, probe.stdout, probe.stderr, probe.code) == ("ok", b"word", b"bad\n", 0)
 
 
 def test_a_probe_that_fails_says_why() -> None:
-    probe = asyncio.run(run_probe(["sh", "-c", "echo no such disk >&2; exit 3"], 10))
+    probe = asyncio.run(run_probe(["sh", "-c", "echo no such disk >&2; exit 3"], 60))
     assert (probe.outcome, probe.code) == ("failed", 3)
     assert "no such disk" in probe.detail
 
 
 def test_a_program_that_is_not_there_is_a_failed_probe() -> None:
-    assert asyncio.run(run_probe(["no-such-program-here"], 10)).outcome == "failed"
+    assert asyncio.run(run_probe(["no-such-program-here"], 60)).outcome == "failed"
 
 
 def test_a_probe_that_hangs_is_ended_at_its_deadline() -> None:
@@ -54,7 +54,7 @@ def test_a_stopped_helper_is_ended_as_well() -> None:
 
 
 def test_nothing_that_a_probe_started_outlives_it(tmp_path: Path) -> None:
-    asyncio.run(run_probe(["sh", "-c", f"sleep 600 & echo $! > {tmp_path}/pid"], 10))
+    asyncio.run(run_probe(["sh", "-c", f"sleep 600 & echo $! > {tmp_path}/pid"], 60))
     pid = int((tmp_path / "pid").read_text())
     with pytest.raises(ProcessLookupError):
         for _ in range(200):
@@ -63,7 +63,7 @@ def test_nothing_that_a_probe_started_outlives_it(tmp_path: Path) -> None:
 
 
 def test_what_is_printed_without_end_is_bounded() -> None:
-    probe = asyncio.run(run_probe(["sh", "-c", "yes | head -c 5000000"], 20))
+    probe = asyncio.run(run_probe(["sh", "-c", "yes | head -c 5000000"], 60))
     assert probe.outcome == "ok"
     assert len(probe.stdout) == 256 * 1024
 
@@ -74,24 +74,22 @@ def test_a_child_that_cannot_be_ended_is_left_and_no_second_one_is_started() -> 
         first = await probes.run(SLEEPS, 0.1, name="disk")
         assert (first.outcome, first.left) == ("hung", True)
         pid = probes.left["disk"]
-        began_s = time.monotonic()
-        again = await probes.run(SLEEPS, 20, name="disk")
+        again = await probes.run(SLEEPS, 3600, name="disk")
         assert (again.outcome, again.left, probes.left) == ("hung", True, {"disk": pid})
-        assert time.monotonic() - began_s < 20
         assert (await probes.run(["true"], 10, name="other")).outcome == "ok"
         os.kill(pid, signal.SIGKILL)
         while probes.left:
             await asyncio.sleep(0.01)
-        assert (await probes.run(["true"], 10, name="disk")).outcome == "ok"
+        assert (await probes.run(["true"], 60, name="disk")).outcome == "ok"
 
-    asyncio.run(asyncio.wait_for(scene(), 30))
+    asyncio.run(asyncio.wait_for(scene(), 60))
 
 
 def test_a_name_is_resolved_outside_of_the_agent() -> None:
-    assert set(asyncio.run(resolve("localhost", 10))) & {"127.0.0.1", "::1"}
-    assert asyncio.run(resolve("192.0.2.7", 10)) == ["192.0.2.7"]
+    assert set(asyncio.run(resolve("localhost", 60))) & {"127.0.0.1", "::1"}
+    assert asyncio.run(resolve("192.0.2.7", 60)) == ["192.0.2.7"]
     with pytest.raises(OSError, match="not known"):
-        asyncio.run(resolve("no-such-host.invalid", 10))
+        asyncio.run(resolve("no-such-host.invalid", 60))
 
 
 # ---- mounts
@@ -102,7 +100,7 @@ def test_a_mount_that_answers_tells_how_full_it_is(tmp_path: Path) -> None:
         outlet = Kept()
         source = DependencySource([], [Mount(name="data", path=str(tmp_path), write=True)])
         running = asyncio.ensure_future(source.run(outlet))
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while not any(counter == "free_share" for _, counter in outlet.levels):
                 await asyncio.sleep(0.02)
         running.cancel()
@@ -220,7 +218,7 @@ async def serving(
 
     async with await asyncio.start_server(converse, "127.0.0.1", 0) as server:
         yield server.sockets[0].getsockname()[1]
-        await asyncio.wait_for(asyncio.gather(*open_now), 30)
+        await asyncio.wait_for(asyncio.gather(*open_now), 60)
         await asyncio.sleep(0)
 
 

@@ -1,5 +1,8 @@
 """A recorded journal (decisions included, so that it replays alike whatever the engine would decide today), and the CLI."""
 
+import contextlib
+import functools
+import io
 import json
 import os
 import secrets
@@ -16,7 +19,7 @@ from typing import Any, NamedTuple
 import msgspec
 import pytest
 from tests.server.conftest import ServerProcess
-from typer.testing import CliRunner
+from typer.main import get_command
 
 from keepstep.adapters.database.opening import open_journal
 from keepstep.cli.app import app
@@ -35,14 +38,22 @@ class Line(msgspec.Struct):
     record: Record
 
 
-@pytest.fixture
-def recorded(tmp_path: Path) -> Path:
-    """A state directory with the recorded journal; no server runs for it."""
-    journal = open_journal(tmp_path / "journal.db")
+@pytest.fixture(scope="session")
+def recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The recorded journal, to be copied."""
+    path = tmp_path_factory.mktemp("recording")
+    journal = open_journal(path / "journal.db")
     for text in (HERE / "recorded.jsonl").read_bytes().splitlines():
         line = msgspec.json.decode(text, type=Line)
         journal.append(line.at_s, [line.record])
     journal.close()
+    return path
+
+
+@pytest.fixture
+def recorded(recording: Path, tmp_path: Path) -> Path:
+    """A state directory with the recorded journal; no server runs for it."""
+    shutil.copytree(recording, tmp_path, dirs_exist_ok=True)
     return tmp_path
 
 
@@ -50,6 +61,27 @@ class Done(NamedTuple):
     returncode: int
     stdout: str
     stderr: str
+
+
+@functools.lru_cache
+def _program(_commands: int, _groups: int) -> Any:
+    """The commands, made once for as many as there are: some come late. To make them costs more than most of them do, which
+    is why this is not Typer's own runner."""
+    return get_command(app)
+
+
+def _invoke(arguments: list[str]) -> Done:
+    out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True) for _ in range(2))
+    stdin, sys.stdin, code = sys.stdin, io.TextIOWrapper(io.BytesIO()), 0
+    try:
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            _program(len(app.registered_commands), len(app.registered_groups)).main(arguments, prog_name="keepstep")
+    except SystemExit as end:
+        assert end.code is None or isinstance(end.code, int)
+        code = end.code or 0
+    finally:
+        sys.stdin = stdin
+    return Done(code, *(stream.buffer.getvalue().decode() for stream in (out, err)))  # type: ignore[attr-defined]
 
 
 @pytest.fixture
@@ -61,11 +93,9 @@ def keepstep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callab
     time.tzset()
 
     def call(*arguments: object, columns: int = 100) -> Done:
-        env = {"COLUMNS": str(columns), "NO_COLOR": "1", "TERM": "dumb"}
-        result = CliRunner().invoke(app, list(map(str, arguments)), env=env, prog_name="keepstep")
-        if result.exception is not None and not isinstance(result.exception, SystemExit):
-            raise result.exception
-        return Done(result.exit_code, result.stdout, result.stderr)
+        for name, value in {"COLUMNS": str(columns), "NO_COLOR": "1", "TERM": "dumb"}.items():
+            monkeypatch.setenv(name, value)
+        return _invoke(list(map(str, arguments)))
 
     yield call
     monkeypatch.undo()

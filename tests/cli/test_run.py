@@ -2,8 +2,6 @@
 
 import os
 import signal
-import subprocess
-import sys
 
 import msgspec
 
@@ -35,43 +33,34 @@ def launched_generations(run, job):
     return [(i.generation, i.node) for i in intents if isinstance(i, Launch) and i.job == job]
 
 
-def test_a_job_runs_and_ends_well(run, stepping, steps):
+def test_a_job_runs_and_ends_well_and_can_be_run_again_in_the_spelling_of_torchrun(run, stepping, steps):
     one = run("--nproc-per-node", 2, "--nodes", 2, "--job", "j", stepping, 10)
     assert one.end() == 0, one.text() + one.server_log()
     assert {(g, r) for g, r, _, _ in steps()} == {(1, 0), (1, 1), (1, 2), (1, 3)}
     assert "exit code 0" in one.text()
+    again = run("--standalone", "--nnodes=1", "--nproc_per_node=2", "--job", "j", stepping, 3)
+    assert again.end() == 0, again.text()
+    assert sorted(launched_generations(again, "j")) == [(1, "j-n0"), (1, "j-n1"), (2, "j-n0")]
     assert not any(alive(pid) for _, _, _, pid in steps())
 
 
-def test_torchrun_spelling(run, stepping):
-    one = run("--standalone", "--nnodes=1", "--nproc_per_node=2", "--job", "j", stepping, 5)
-    assert one.end() == 0, one.text()
-    assert sorted(launched_generations(one, "j")) == [(1, "j-n0")]
-
-
-def test_a_killed_rank_is_brought_back_and_told_of(run, stepping, steps):
-    one = run("--nproc-per-node", 2, "--job", "j", stepping, 150)
-    one.wait_for(lambda: len(steps()) > 40, "steps")
-    os.kill(next(pid for _, rank, _, pid in steps() if rank == 1), signal.SIGKILL)
-    assert one.end() == 0, one.text() + one.server_log()
-    assert {generation for generation, _, _, _ in steps()} == {1, 2}
-    assert "signal 9" in one.text()
-    assert "keepstep incident show inc-" in one.text()
-
-
-def test_server_killed_while_training(run, stepping, steps):
+def test_a_killed_server_is_replaced_and_a_killed_rank_is_brought_back_and_told_of(run, stepping, steps):
     one = run("--nproc-per-node", 2, "--job", "j", stepping, 150)
     one.wait_for(lambda: len(steps()) > 20, "steps")
     first = one.server_pid()
     os.kill(first, signal.SIGKILL)
     one.wait_for(lambda: one.server_pid() not in (0, first), "another server")
-    assert one.end() == 0, one.text() + one.server_log()
     assert {generation for generation, _, _, _ in steps()} == {1}
-    assert [generation for generation, _ in launched_generations(one, "j")] == [1]
+    os.kill(next(pid for _, rank, _, pid in steps() if rank == 1), signal.SIGKILL)
+    assert one.end() == 0, one.text() + one.server_log()
+    assert {generation for generation, _, _, _ in steps()} == {1, 2}
+    assert [generation for generation, _ in launched_generations(one, "j")] == [1, 2]
+    assert "signal 9" in one.text()
+    assert "keepstep incident show inc-" in one.text()
 
 
 def test_launcher_killed_with_a_spare(run, stepping, steps):
-    one = run("--nproc-per-node", 1, "--nodes", 2, "--spares", 1, "--job", "j", stepping, 200)
+    one = run("--nproc-per-node", 1, "--nodes", 2, "--spares", 1, "--job", "j", stepping, 100)
     one.wait_for(lambda: len(steps()) > 20, "steps")
     os.kill(one.launchers()["j-n1"], signal.SIGKILL)
     assert one.end() == 0, one.text() + one.server_log()
@@ -90,16 +79,6 @@ def test_every_launcher_killed(run, stepping, steps):
     assert not any(alive(pid) for _, _, _, pid in steps())
 
 
-def test_ctrl_c_ends_the_job(run, stepping, steps):
-    one = run("--nproc-per-node", 2, "--job", "j", stepping, 5000)
-    one.wait_for(lambda: len(steps()) > 5, "steps")
-    one.process.send_signal(signal.SIGINT)
-    assert one.end() != 0
-    assert any(isinstance(record, JobStopRequested) for record in records(one))
-    assert "SIGINT" in one.text()
-    assert not any(alive(pid) for _, _, _, pid in steps())
-
-
 def test_a_second_ctrl_c_kills(run, tmp_path, steps):
     script = tmp_path / "stubborn.py"
     script.write_text(
@@ -112,68 +91,46 @@ def test_a_second_ctrl_c_kills(run, tmp_path, steps):
     one.wait_for(steps, "the rank runs")
     one.process.send_signal(signal.SIGINT)
     one.wait_for(lambda: "once more kills" in one.text(), "the first is taken")
+    assert "SIGINT" in one.text() and any(isinstance(record, JobStopRequested) for record in records(one))
     one.process.send_signal(signal.SIGINT)
     assert one.end() == 130
     assert not any(alive(pid) for _, _, _, pid in steps())
 
 
-def test_two_runs_share_a_server_and_do_not_disturb_each_other(run, stepping, steps):
-    one = run("--job", "one", stepping, 400)
+def test_others_come_and_go_beside_a_running_job_until_it_is_stopped_from_another_terminal(
+    run, stepping, steps, keepstep
+):
+    one = run("--job", "one", stepping, 5000)
     one.wait_for(lambda: len(steps()) > 5, "steps")
     server = one.server_pid()
-    two = run("--job", "two", stepping, 5)
-    assert two.end() == 0, two.text()
-    assert one.process.poll() is None, one.text()
-    assert one.server_pid() == server
-    assert one.end() == 0, one.text()
 
+    def undisturbed():
+        assert one.process.poll() is None, one.text()
+        return one.server_pid() == server and launched_generations(one, "one") == [(1, "one-n0")]
 
-def test_stop_from_another_terminal(run, stepping, steps):
-    one = run("--job", "j", stepping, 5000)
-    one.wait_for(lambda: len(steps()) > 5, "steps")
-    cli = [sys.executable, "-m", "keepstep.cli"]
-    live = subprocess.run(
-        [*cli, "jobs", "--json", "--state-dir", str(one.state)], capture_output=True, text=True, timeout=60
-    )
-    (job,) = msgspec.json.decode(live.stdout, type=views.Jobs).jobs
-    assert (job.state, job.ranks) == ("running", 1) or job.state == "starting"
-    stopped = subprocess.run(
-        [*cli, "stop", "j", "--reason", "enough", "--state-dir", str(one.state)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    beside = run("--job", "two", stepping, 3)
+    assert beside.end() == 0, beside.text()
+    assert undisturbed()
+
+    namesake = run("--job", "one", stepping, 3)
+    assert namesake.end() == 1
+    assert "already runs" in namesake.text()
+    assert undisturbed()
+
+    # As Slurm and Kubernetes start it: --server and --node, the front becomes the launcher.
+    address = (one.state / "server.address").read_text().strip()
+    launcher = run("--server", address, "--node", "here", "--job", "three", stepping, 3)
+    assert launcher.end() == 0, launcher.text()
+    assert launched_generations(launcher, "three") == [(1, "here")]
+    assert undisturbed()
+
+    live = keepstep("jobs", "--json", "--state-dir", one.state)
+    (job,) = [job for job in msgspec.json.decode(live.stdout, type=views.Jobs).jobs if job.id == "one"]
+    assert (job.state, job.ranks) == ("running", 1)
+    stopped = keepstep("stop", "one", "--reason", "enough", "--state-dir", one.state)
     assert stopped.returncode == 0, stopped.stderr
     assert one.end() != 0
     assert "enough" in one.text()
-
-
-def test_a_job_that_has_ended_can_be_run_again(run, stepping):
-    assert run("--job", "j", stepping, 3).end() == 0
-    again = run("--job", "j", stepping, 3)
-    assert again.end() == 0, again.text()
-    assert [generation for generation, _ in launched_generations(again, "j")] == [1, 2]
-
-
-def test_the_name_of_a_job_that_runs_is_taken(run, stepping, steps):
-    one = run("--job", "j", stepping, 5000)
-    one.wait_for(lambda: len(steps()) > 5, "steps")
-    two = run("--job", "j", stepping, 3)
-    assert two.end() == 1
-    assert "already runs" in two.text()
-    assert one.process.poll() is None
-    assert len({pid for _, _, _, pid in steps()}) == 1
-
-
-def test_one_launcher_of_a_node_at_a_running_server(run, stepping, steps, tmp_path):
-    """As Slurm and Kubernetes start it: --server and --node, the front becomes the launcher."""
-    first = run("--job", "first", stepping, 400)
-    first.wait_for(lambda: len(steps()) > 5, "steps")
-    address = (first.state / "server.address").read_text().strip()
-    launcher = run("--server", address, "--node", "here", "--job", "second", stepping, 5)
-    assert launcher.end() == 0, launcher.text()
-    assert launched_generations(launcher, "second") == [(1, "here")]
-    assert first.end() == 0, first.text()
 
 
 def test_a_server_that_cannot_start_is_explained(run, stepping, tmp_path):

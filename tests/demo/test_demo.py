@@ -35,13 +35,13 @@ def strays(out: Path) -> list[str]:
 
 
 def test_list_names_every_fault() -> None:
-    shown = subprocess.run(command("--list"), capture_output=True, text=True, timeout=60, check=True)
+    shown = subprocess.run(command("--list"), capture_output=True, text=True, timeout=END_S, check=True)
     assert all(name in shown.stdout for name in BY_NAME)
 
 
 def test_an_unknown_fault_is_refused_with_the_known_ones(tmp_path: Path) -> None:
     refused = subprocess.run(
-        command("--fault", "meteor", "--out", str(tmp_path / "out")), capture_output=True, text=True, timeout=60
+        command("--fault", "meteor", "--out", str(tmp_path / "out")), capture_output=True, text=True, timeout=END_S
     )
     assert refused.returncode == 2 and "meteor" in refused.stderr and "rank-killed" in refused.stderr
     assert not (tmp_path / "out").exists()
@@ -80,7 +80,7 @@ def test_the_example_is_found_and_steps_grow_with_the_faults() -> None:
 def test_left_behind_sees_what_was_started_for_the_state_directory(plan: DemoPlan) -> None:
     stray = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()", str(plan.state.path)])
     try:
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + END_S
         while [found.pid for found in left_behind(plan)] != [stray.pid]:
             assert time.monotonic() < deadline, f"{stray.pid} is not found, but {left_behind(plan)}"
     finally:

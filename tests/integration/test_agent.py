@@ -79,22 +79,11 @@ def test_a_line_in_the_kernel_log_isolates_the_card_and_the_job_goes_on_elsewher
             assert cluster.exit_code(pid) == 0
 
 
-def test_a_line_of_a_program_isolates_nothing_and_disturbs_nobody(cluster: Cluster) -> None:
+def test_a_line_of_a_program_and_an_agent_that_stands_still_disturb_nobody(cluster: Cluster) -> None:
+    """The line isolates nothing. The agent is stopped, not dead: its silence means the agent alone, and the job trains on.
+    Before the job comes, its node has a forecast."""
     cluster.serve()
-    log = watched(cluster, "one")
-    script = cluster.light("--steps", "40")
-    launchers = [cluster.launch(node, *script) for node in ("one", "two")]
-    cluster.reached(5)
-    with log.open("a") as out:
-        out.write(XID.replace("79, pid=0, GPU has fallen off the bus.", "13, pid=42, name=python, Graphics Exception"))
-    assert [cluster.exit_code(pid) for pid in launchers] == [0, 0]
-    assert not cluster.faults()
-    assert not cluster.resource("device/one/0").holds
-
-
-def test_a_node_has_a_forecast(cluster: Cluster) -> None:
-    cluster.serve()
-    watched(cluster, "one")
+    log, agent = agent_of(cluster, "one")
 
     def told() -> Health | None:
         found = cluster.query("health", Health)
@@ -104,13 +93,13 @@ def test_a_node_has_a_forecast(cluster: Cluster) -> None:
     assert node.node == "one" and 0.0 <= node.p_1h <= node.p_6h <= node.p_24h <= 1.0
     assert node.reason == "no job runs there"
 
-
-def test_an_agent_that_stands_still_is_not_the_end_of_its_node(cluster: Cluster) -> None:
-    """A real process that is stopped, not dead: its silence means the agent alone, and the job trains on."""
-    cluster.serve()
-    _, agent = agent_of(cluster, "one")
-    launchers = [cluster.launch(node, *cluster.light("--steps", "700")) for node in ("one", "two")]
-    cluster.reached(5)
+    launchers = [
+        cluster.launch(node, *cluster.light("--steps", "100000", "--step-time", "0.1")) for node in ("one", "two")
+    ]
+    cluster.reached(3)
+    with log.open("a") as out:
+        out.write(XID.replace("79, pid=0, GPU has fallen off the bus.", "13, pid=42, name=python, Graphics Exception"))
+    cluster.reached(8)
 
     def means(word: str) -> bool:
         found = cluster.query("nodes", Nodes)
@@ -120,5 +109,9 @@ def test_an_agent_that_stands_still_is_not_the_end_of_its_node(cluster: Cluster)
     cluster.eventually("the silence of the agent", lambda: means("only_agent_gone"))
     os.kill(agent, signal.SIGCONT)
     cluster.eventually("the agent again", lambda: means("well"))
-    assert [cluster.exit_code(pid) for pid in launchers] == [0, 0]
+    at = max(line.step for line in cluster.trace())
+    cluster.reached(at + 5, generation=1)
+    assert all(cluster.process(pid).poll() is None for pid in launchers)
+    assert {line.generation for line in cluster.trace()} == {1}
     assert not cluster.faults()
+    assert not cluster.resource("device/one/0").holds

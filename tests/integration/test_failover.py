@@ -1,16 +1,17 @@
 """A real job and two real servers on one real PostgreSQL, over TLS: the leader dies, twice, and the job hardly hears of it."""
 
+import os
 import shutil
 import socket
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from tests.server.conftest import ServerProcess
+from typer.testing import CliRunner
 
 from keepstep.adapters.database.opening import open_database
+from keepstep.cli.app import add_late, app
 from keepstep.core.decision import Decision
 from keepstep.core.facts import ServerStarted
 from keepstep.core.intents import Launch
@@ -18,6 +19,8 @@ from keepstep.server.replay import replay
 from keepstep.server.state_dir import StateDir
 
 from .driver import Job, clean_environment, kill_hard
+
+add_late(("join", "token"))
 
 
 class Pair(Job):
@@ -47,9 +50,10 @@ class Pair(Job):
         )  # fmt: skip
 
     def command(self, *words: str, state: StateDir) -> str:
-        argv = [sys.executable, "-m", "keepstep.cli", *words, "--state-dir", str(state.path)]
-        done = subprocess.run(argv, env=clean_environment(), capture_output=True, text=True, timeout=60)
-        assert done.returncode == 0, done.stderr + self.said()
+        """In this process: these start none."""
+        dropped = dict.fromkeys(os.environ.keys() - clean_environment().keys())
+        done = CliRunner().invoke(app, [*words, "--state-dir", str(state.path)], env=dropped)
+        assert done.exit_code == 0, done.stderr + self.said()
         return done.stdout.strip()
 
     def any_state(self) -> StateDir:

@@ -12,23 +12,39 @@ def node_of(run: Run, rank: int, step: int = 15) -> str:
     return run.reached(step)[rank].node
 
 
-@pytest.mark.parametrize("rank", [2, 0], ids=["last node", "C6_B16_node of rank 0"])
-def test_a_node_is_lost_and_a_spare_takes_its_place(run: Run, rank: int) -> None:
-    """No node is special: not the one of rank 0, not the one that hosts the store. B11: one is replaced, not all."""
-    run.start(*run.light("--steps", "80"), nodes="2", options=("--spares", "1"))
-    lost = node_of(run, rank // 2)
+@pytest.mark.parametrize("lost", [(0, 2), pytest.param((2, 0), marks=pytest.mark.deep)], ids=str)
+def test_a_zygote_is_replaced_by_its_launcher_and_C21_nodes_lost_one_after_another_by_spares(
+    run: Run, lost: tuple[int, int]
+) -> None:
+    """The second node goes during the recovery from the first. C6, B16: no node is special, not the one of rank 0, which
+    hosts the store. B11: what is lost is replaced, not all."""
+    run.start(*run.light("--steps", "120"), nproc=1, nodes="3", options=("--spares", "2"))
+    lines = run.reached(15)
     before = run.launchers()
-    kill_hard(before[lost], *(x.pid for x in run.reached(15) if x.node == lost))
+    kill_hard(_parent(lines[1].pid))  # the rank of a zygote ends with it
     run.reached(30, generation=2)
+    assert run.launchers() == before
+    run.closed(1)
+    lines = run.reached(40, generation=2)
+    assert {line.node for line in run.trace() if line.generation == 1} == {line.node for line in lines}
+    first, second = (lines[rank].node for rank in lost)
+    kill_hard(before[first], lines[lost[0]].pid)
+    kill_hard(run.eventually("the incident", lambda: run.live().incident) and before[second])
+    run.reached(60)
+    run.eventually("the end of the incidents", lambda: not run.live().incident)
     after = run.launchers()
     run.finish()
-    (fault,) = run.faults()
-    assert (fault.state, fault.cause) == ("recovered", "host_software")
-    assert fault.lost_steps is not None and fault.lost_steps <= 2
-    assert run.incident().attempts[0].lost_nodes == (lost,)
-    nodes = {x.node for x in run.trace() if x.generation == 2}
-    assert lost not in nodes and len(nodes) == 2
-    assert {node: pid for node, pid in before.items() if node != lost} == after, "B18: the others' launchers live on"
+    faults = run.faults()
+    assert {fault.state for fault in faults} == {"recovered"}
+    assert all(fault.lost_steps is not None and fault.lost_steps <= 2 for fault in faults)
+    attempts = [attempt for number in range(len(faults)) for attempt in run.incident(number).attempts]
+    assert {first} <= {node for attempt in attempts for node in attempt.lost_nodes} <= {first, second}
+    assert {attempt.cause for attempt in attempts if attempt.lost_nodes} == {"host_software"}
+    last = max(line.generation for line in run.trace())
+    nodes = {line.node for line in run.trace() if line.generation == last}
+    assert nodes.isdisjoint({first, second}) and lines[1].node in nodes and len(nodes) == 3
+    living = {node: pid for node, pid in before.items() if node not in (first, second)}
+    assert living == after, "B18: the others' launchers live on"
 
 
 def test_a_lost_node_without_a_spare_in_an_elastic_job(run: Run) -> None:
@@ -45,9 +61,11 @@ def test_a_lost_node_without_a_spare_in_an_elastic_job(run: Run) -> None:
     assert any("elastic: 1 of 2 nodes" in reason for reason in reasons)
 
 
-def test_a_lost_node_without_a_spare_in_a_fixed_job_waits_and_C4_C22_goes_on_with_a_new_node(cluster: Cluster) -> None:
+def test_a_lost_node_in_a_fixed_job_is_waited_for_C4_C22_a_new_one_comes_A8_and_one_under_its_old_name(
+    cluster: Cluster,
+) -> None:
     cluster.serve()
-    script = cluster.light("--steps", "60")
+    script = cluster.light("--steps", "90")
     first, second = (cluster.launch(node, *script) for node in ("one", "two"))
     cluster.reached(15)
     kill_hard(second)
@@ -55,10 +73,15 @@ def test_a_lost_node_without_a_spare_in_a_fixed_job_waits_and_C4_C22_goes_on_wit
     assert "needs 2 healthy nodes" in live.last_reason and "--node NAME" in live.last_reason
     assert not cluster.faults()[0].closed_s
     third = cluster.launch("three", *script)
-    cluster.reached(59, generation=2)
-    assert (cluster.exit_code(first), cluster.exit_code(third)) == (0, 0)
-    assert cluster.faults()[0].state == "recovered"
+    cluster.reached(30, generation=2)
+    cluster.closed(1)
     assert {x.node for x in cluster.trace() if x.generation == 2} == {"one", "three"}
+    kill_hard(third)
+    again = cluster.launch("three", *script)  # another session
+    cluster.reached(89, generation=3)
+    assert (cluster.exit_code(first), cluster.exit_code(again)) == (0, 0)
+    assert [fault.state for fault in cluster.faults()] == ["recovered", "recovered"]
+    assert {x.node for x in cluster.trace() if x.generation == 3} == {"one", "three"}
     cluster.check_trace()
     cluster.check_nothing_left()
 
@@ -73,7 +96,7 @@ def test_a_fixed_job_gives_up_after_its_wait_for_capacity(run: Run) -> None:
     assert run.faults()[0].state == "escalated"
 
 
-@pytest.mark.parametrize("victims", ["launcher", "launcher and zygote"])
+@pytest.mark.parametrize("victims", [pytest.param("launcher", marks=pytest.mark.deep), "launcher and zygote"])
 def test_A1_a_launcher_is_killed_and_its_ranks_survive_for_a_moment(run: Run, victims: str) -> None:
     """The kernel's notice to the ranks is switched off in the script: they outlive their launcher until they are swept."""
     run.start(
@@ -93,47 +116,6 @@ def test_A1_a_launcher_is_killed_and_its_ranks_survive_for_a_moment(run: Run, vi
     assert run.incident().attempts[0].fenced[lost] == "process_gone"
 
 
-def test_A8_a_launcher_that_comes_back_under_its_old_name_is_another_session(cluster: Cluster) -> None:
-    cluster.serve()
-    script = cluster.light("--steps", "60")
-    first, second = (cluster.launch(node, *script) for node in ("one", "two"))
-    cluster.reached(15)
-    kill_hard(second)
-    again = cluster.launch("two", *script)
-    cluster.reached(59, generation=2)
-    assert (cluster.exit_code(first), cluster.exit_code(again)) == (0, 0)
-    assert [fault.state for fault in cluster.faults()] == ["recovered"]
-    assert {x.node for x in cluster.trace() if x.generation == 2} == {"one", "two"}
-    cluster.check_trace()
-    cluster.check_nothing_left()
-
-
-def test_C21_nodes_that_fail_one_after_another_during_the_recovery(run: Run) -> None:
-    run.start(*run.light("--steps", "80"), nproc=1, nodes="3", options=("--spares", "2"))
-    lines = run.reached(15)
-    pids = run.launchers()
-    kill_hard(pids[lines[0].node])
-    kill_hard(run.eventually("the incident", lambda: run.live().incident) and pids[lines[2].node])
-    run.finish()
-    assert [fault.state for fault in run.faults()][-1] == "recovered"
-    last = max(x.generation for x in run.trace())
-    nodes = {x.node for x in run.trace() if x.generation == last}
-    assert nodes.isdisjoint({lines[0].node, lines[2].node}) and len(nodes) == 3
-
-
-def test_the_zygote_of_a_node_is_killed(run: Run) -> None:
-    """Its ranks end with it. The launcher lives on, makes another one, and no node is replaced."""
-    run.start(*run.light("--steps", "80"), nodes="2", options=("--spares", "1"))
-    lines = run.reached(15)
-    before = run.launchers()
-    kill_hard(_parent(lines[0].pid))
-    run.reached(30, generation=2)
-    assert run.launchers() == before
-    run.finish()
-    assert [fault.state for fault in run.faults()] == ["recovered"]
-    assert {x.node for x in run.trace() if x.generation == 2} == {x.node for x in lines}
-
-
 def _parent(pid: int) -> int:
     from keepstep.adapters.local import procfs
 
@@ -145,7 +127,7 @@ def _parent(pid: int) -> int:
 @pytest.mark.parametrize("cured", [False, True], ids=["stays broken", "is cured"])
 def test_a_device_that_fails_again_and_again_is_quarantined(run: Run, cured: bool) -> None:
     """Three failures; then it is held, the job goes on elsewhere, and it comes back only through its gate."""
-    run.start(*run.light("--steps", "150"), nodes="2", options=("--spares", "1"))
+    run.start(*run.light("--steps", "150"), options=("--spares", "1"))
     lines = run.reached(10)
     bad = lines[1]
     resource = f"device/{bad.node}/{bad.slot}"

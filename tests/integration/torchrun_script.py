@@ -46,11 +46,9 @@ def main() -> None:
             torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step + 1}, draft)
             draft.replace(saved)
         if rank == 0:
+            weights = b"".join(value.numpy().tobytes() for value in model.state_dict().values())
             with (arguments.folder / "steps").open("a") as file:
-                file.write(f"{step}\n")
-    if rank == 0:
-        weights = b"".join(value.numpy().tobytes() for value in model.state_dict().values())
-        (arguments.folder / "final").write_text(hashlib.sha256(weights).hexdigest())
+                file.write(f"{step} {hashlib.sha256(weights).hexdigest()}\n")
     dist.destroy_process_group()
 
 

@@ -1,5 +1,6 @@
 """Life without a server, with a stopped launcher, and the ways in which a launcher ends its ranks without an order."""
 
+import json
 import os
 import signal
 import subprocess
@@ -159,8 +160,8 @@ def test_stopped_launcher_does_not_accuse_its_ranks(bench: Bench) -> None:
     bench.server.wait("a beat with a rank", lambda _: next((b for b in bench_beats(bench) if b.ranks), None))
     assert bench.process is not None
     os.kill(bench.process.pid, signal.SIGSTOP)
-    before = bench.server.beats()[-1].ranks[0].idle_s
     time.sleep(2.0)
+    before = bench.server.beats()[-1].ranks[0].idle_s
     seen = len(bench.server.beats())
     os.kill(bench.process.pid, signal.SIGCONT)
     beat = bench.server.wait("a beat after the stop", lambda _: next(iter(bench_beats(bench)[seen + 1 :]), None))
@@ -221,23 +222,36 @@ def test_launcher_dies_with_the_front_that_started_it(bench: Bench) -> None:
         joined = bench.server.next_fact(NodeJoined)
     finally:
         front.kill()
-        front.wait(30)
+        front.wait(60)
     eventually(lambda: not alive(joined.pid), "the end of the launcher")
 
 
+ONE_AFTER_ANOTHER = """
+import contextlib, io, json, sys
+from keepstep.launcher.wiring import main
+for arguments in json.load(sys.stdin):
+    with contextlib.redirect_stderr(io.StringIO()) as said:
+        code = main(arguments)
+    print(json.dumps([code, said.getvalue()]))
+"""
+
+
 def test_bad_command_lines_say_what_to_do(bench: Bench) -> None:
+    """A launcher that cannot begin leaves at once: one process tries them all."""
     script = bench.script(SLEEPER)
-
-    def said(*arguments: str) -> str:
-        base = ["--server", "unix:/nowhere", "--job", "j", "--node", "n"]
-        command = [sys.executable, "-m", "keepstep.launcher", *base, *arguments]
-        done = subprocess.run(command, env=clean_environment(), capture_output=True, text=True, timeout=60, check=False)
-        assert done.returncode == 2
-        return done.stderr
-
-    assert "no script is given" in said("--nproc-per-node", "1")
-    assert "there is no script 'missing.py'" in said("--nproc-per-node", "1", "--", "missing.py")
-    assert "at least one rank" in said("--nproc-per-node", "0", "--", script)
-    assert "1 <= min <= max" in said("--nproc-per-node", "1", "--min-nodes", "3", "--max-nodes", "2", "--", script)
-    assert "without '/'" in said("--nproc-per-node", "1", "--job", "a/b", "--", script)
-    assert "write unix:" in said("--nproc-per-node", "1", "--server", "http://x", "--", script)
+    tries = {
+        ("--nproc-per-node", "1"): "no script is given",
+        ("--nproc-per-node", "1", "--", "missing.py"): "there is no script 'missing.py'",
+        ("--nproc-per-node", "0", "--", script): "at least one rank",
+        ("--nproc-per-node", "1", "--min-nodes", "3", "--max-nodes", "2", "--", script): "1 <= min <= max",
+        ("--nproc-per-node", "1", "--job", "a/b", "--", script): "without '/'",
+        ("--nproc-per-node", "1", "--server", "http://x", "--", script): "write unix:",
+    }
+    asked = [["--server", "unix:/nowhere", "--job", "j", "--node", "n", *words] for words in tries]
+    done = subprocess.run(
+        [sys.executable, "-c", ONE_AFTER_ANOTHER], input=json.dumps(asked), capture_output=True, text=True, timeout=60,
+        env=clean_environment(), check=True,
+    )  # fmt: skip
+    answers = [json.loads(line) for line in done.stdout.splitlines()]
+    for (words, said), (code, told) in zip(tries.items(), answers, strict=True):
+        assert code == 2 and said in told, (words, told)

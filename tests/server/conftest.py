@@ -20,7 +20,8 @@ from keepstep.core.ids import JobId, NodeId, Session
 from keepstep.server.state_dir import StateDir
 from keepstep.wire import messages as m
 
-DEADLINE_S = 40.0
+DEADLINE_S = 90.0
+"""Bounds a failure; nothing is measured by it."""
 
 
 class ServerProcess:
@@ -72,7 +73,7 @@ class Client:
     """One connection that says Hello and then whatever the test wants."""
 
     def __init__(self, server: ServerProcess, role: str, **hello: object) -> None:
-        self.socket: socket.socket = parse_address(server.address).connect(5.0)
+        self.socket: socket.socket = parse_address(server.address).connect(60.0)
         self.buffer = bytearray()
         words = {"protocol": m.PROTOCOL, "token": server.state.token(), "role": role} | hello
         self.send(m.Hello(**words))
@@ -80,7 +81,7 @@ class Client:
     def send(self, message: m.Message) -> None:
         self.socket.sendall(m.encode(message))
 
-    def receive(self, timeout_s: float = 10.0) -> m.Message | None:
+    def receive(self, timeout_s: float = DEADLINE_S) -> m.Message | None:
         """The next message; None where none comes in time. Raises ConnectionError at the end of the connection."""
         deadline = time.monotonic() + timeout_s
         while True:
@@ -98,7 +99,7 @@ class Client:
                 raise ConnectionError("closed by the server")
             self.buffer += chunk
 
-    def expect(self, kind: type, timeout_s: float = 10.0) -> m.Message:
+    def expect(self, kind: type, timeout_s: float = DEADLINE_S) -> m.Message:
         """The next message of a kind; others are passed over."""
         deadline = time.monotonic() + timeout_s
         while (message := self.receive(max(0.0, deadline - time.monotonic()))) is not None:
@@ -315,9 +316,30 @@ def server(state: StateDir) -> Iterator[ServerProcess]:
         os.unlink(running.address.removeprefix("unix:"))
 
 
+@pytest.fixture(scope="module")
+def lasting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """One server for all tests of a module that neither end it nor mind what others have asked of it."""
+    running = ServerProcess(StateDir(tmp_path_factory.mktemp("lasting") / "state"))
+    running.start()
+    yield running
+    running.kill()
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(running.address.removeprefix("unix:"))
+
+
+@pytest.fixture
+def reach(lasting: ServerProcess) -> Iterator[Callable[..., Client]]:
+    """Opens clients to the lasting server; closes them at the end."""
+    yield from _clients_of(lasting)
+
+
 @pytest.fixture
 def connect(server: ServerProcess) -> Iterator[Callable[..., Client]]:
     """Opens clients to the server; closes them at the end."""
+    yield from _clients_of(server)
+
+
+def _clients_of(server: ServerProcess) -> Iterator[Callable[..., Client]]:
     opened: list[Client] = []
 
     def open_it(role: str = "tool", **hello: object) -> Client:

@@ -235,7 +235,7 @@ def test_whoever_waits_when_the_leader_falls_is_told() -> None:
 
         rig.journal.append = append  # type: ignore[method-assign,assignment]
         with pytest.raises(NoLeader):
-            await asyncio.wait_for(rig.site.submit(Hold(resource="device/n0/0"), OWNER), 5.0)
+            await asyncio.wait_for(rig.site.submit(Hold(resource="device/n0/0"), OWNER), 60.0)
 
     with_rig(scene)
 
@@ -290,11 +290,11 @@ def test_a_follower_that_slept_through_a_compaction_begins_anew(tmp_path: Path) 
         quiet, reception = Quiet(), Reception()
         replica = Replica(standing, quiet, quiet, reception, following, lambda *_: None)  # type: ignore[arg-type,return-value]
         running = asyncio.ensure_future(replica.run())
-        await asyncio.wait_for(replica.began.wait(), 5.0)
+        await asyncio.wait_for(replica.began.wait(), 60.0)
         grow(50)  # in one step of the event loop: it cannot look in between
         archive.put(journal.last(), [])
         compact(Store(journal, snapshots, archive, tmp_path), 40, "eve", lambda fact: journal.append(1e9, [fact]))
-        for _ in range(500):
+        for _ in range(6000):
             await asyncio.sleep(0.01)
             if replica.desk().world.seq == journal.last() or running.done():
                 break

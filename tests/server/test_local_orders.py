@@ -79,7 +79,7 @@ def carry_out(tmp_path, order, processes, bmcs=None):
 
         local = LocalOrders(LocalHost(), tmp_path / "repairs.jsonl", processes.get, observe, bmcs or {})
         local.submit([order])
-        await asyncio.wait_for(answered.wait(), 30)
+        await asyncio.wait_for(answered.wait(), 60)
 
     asyncio.run(go())
     return seen
@@ -117,7 +117,7 @@ def test_what_a_dead_launcher_left_is_ended_and_strangers_are_not(tmp_path, proc
     launcher.wait()
     (answer,) = carry_out(tmp_path, fence(Session("s")), known)
     assert answer == f.Answered(intent=5, outcome=f.Fenced(generation=3, proof="process_gone", killed=1))
-    assert stray.wait(timeout=20) == -signal.SIGKILL
+    assert stray.wait(timeout=60) == -signal.SIGKILL
     assert stranger.poll() is None
 
 

@@ -26,8 +26,8 @@ LEASE_S = 1.0
 class Installation:
     """Two servers with one database and one secret. Looks to a launcher like one server that moves."""
 
-    def __init__(self, where: Path, url: str) -> None:
-        self.url = url
+    def __init__(self, where: Path, url: str, lease_s: float = LEASE_S) -> None:
+        self.url, self.lease_s = url, lease_s
         self.servers = [self._server(where / name) for name in ("a", "b")]
         self.state = self.servers[0].state
         self.clients: list[Client] = []
@@ -36,7 +36,9 @@ class Installation:
         state = StateDir(where)
         state.create()
         state.token_file.write_text("shared-secret\n")
-        return ServerProcess(state, "--database", self.url, "--listen", "tcp:127.0.0.1:0", "--lease-s", str(LEASE_S))
+        return ServerProcess(
+            state, "--database", self.url, "--listen", "tcp:127.0.0.1:0", "--lease-s", str(self.lease_s)
+        )
 
     def client(self, role: str, **hello: object) -> Client:
         """Connected to whoever leads."""
@@ -45,7 +47,7 @@ class Installation:
             with contextlib.suppress(OSError):
                 client = Client(server, role, **hello)
                 self.clients.append(client)
-                answer = client.receive()
+                answer = client.receive(10.0)
                 if isinstance(answer, m.Welcome):
                     client.welcome = answer
                     return client
@@ -149,12 +151,20 @@ def check(installation: Installation, launcher: ScriptedLauncher) -> int:
     return len(terms)
 
 
-INSTANTS = list(itertools.product(range(len(LIFE)), (False, True)))
+SLICE = {(1, True), (2, False), (3, True)}
 
 
 @pytest.mark.parametrize(
-    ("nth", "answered"), INSTANTS, ids=[f"{n}-{LIFE[n]}-{'after' if a else 'before'}" for n, a in INSTANTS]
-)
+    ("nth", "answered"),
+    [
+        pytest.param(
+            nth, answered, id=f"{nth}-{kind}-{'after' if answered else 'before'}",
+            marks=() if (nth, answered) in SLICE else pytest.mark.deep,
+        )
+        for nth, kind in enumerate(LIFE)
+        for answered in (False, True)
+    ],
+)  # fmt: skip
 def test_the_leader_is_killed_at_an_order(installation: Installation, nth: int, answered: bool) -> None:
     one = MovingLauncher(installation)
     seen, kill_now = itertools.count(), []
@@ -203,14 +213,18 @@ def test_a_leader_that_was_stopped_wakes_up_as_a_follower(installation: Installa
         assert isinstance(late.receive(), m.NotLeader)
 
 
-def test_a_leader_that_is_told_to_end_gives_the_lease_back(installation: Installation) -> None:
-    first = installation.leader()
-    first.process.terminate()
-    first.process.wait(DEADLINE_S)
-    ended = time.monotonic()
-    assert installation.leader() is not first
-    # Far below the lease: nobody had to wait for it to run out. The bound is wide, the machine is shared.
-    assert time.monotonic() - ended < 10 * LEASE_S
+def test_a_leader_that_is_told_to_end_gives_the_lease_back(tmp_path: Path, postgres_url: str) -> None:
+    """The lease holds for longer than anybody here waits: it cannot have run out."""
+    installation = Installation(tmp_path, postgres_url, lease_s=100 * DEADLINE_S)
+    try:
+        for server in installation.servers:
+            server.start()
+        first = installation.leader()
+        first.process.terminate()
+        first.process.wait(DEADLINE_S)
+        assert installation.leader() is not first
+    finally:
+        installation.stop()
 
 
 def test_a_follower_answers_and_passes_on_what_is_asked(installation: Installation) -> None:

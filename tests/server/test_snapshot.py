@@ -55,7 +55,7 @@ def bytes_of(books: Books) -> bytes:
     return snapshot.encode(books)
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(which=st.integers(0, 3), share=st.floats(0.0, 1.0))
 def test_from_any_entry_on_both_continue_alike(journals: list[MemoryJournal], which: int, share: float) -> None:
     journal = journals[which]
