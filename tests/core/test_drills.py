@@ -150,6 +150,7 @@ def test_what_nothing_notices_fails_and_pages() -> None:
     assert drill.state is DrillState.INJECTED
     plane.wait(1)
     assert drill.state is DrillState.FAILED and "nothing was noticed" in drill.reason
+    assert "rank 2 on n1 may still be stopped" in drill.reason, "somebody has to let it go on"
     assert [note.level for _, note in plane.pending(Notify)] == ["page"]
 
 

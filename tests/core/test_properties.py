@@ -4,10 +4,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keepstep.core import facts as f
+from keepstep.core.drill import KINDS, DrillKind
 from keepstep.core.ids import NodeId, Session, device_resource, node_of, node_resource, slot_of
 from keepstep.core.intents import (
     CollectStacks,
     Fence,
+    Inject,
     Intent,
     Launch,
     PowerOff,
@@ -67,6 +69,7 @@ acts = st.one_of(
     st.tuples(st.just("wait"), st.sampled_from((0.1, 1.0, 5.0, 30.0, 120.0, 1000.0, 4000.0))),
     st.tuples(st.just("again"), st.integers(0, 20)),
 )
+drills = st.tuples(st.just("drill"), st.sampled_from(list(KINDS)), st.none() | ranks)
 
 
 class Chaos:
@@ -141,6 +144,9 @@ class Chaos:
             resource=resource.id, serial=resource.serial, boot_id=resource.boot_id, firmware="", passed=passed
         )
 
+    def drill(self, kind: DrillKind, rank: int | None) -> f.Fact:
+        return f.DrillRequested(job=JOB, kind=kind, by="eve", rank=rank)
+
     def approve(self, granted: bool) -> f.Fact:
         return f.Approved(subject=self.plane.incident.id, by="eve", granted=granted)
 
@@ -205,6 +211,12 @@ def one_story(plane: Plane) -> None:
         assert launcher.running == 0 or launcher.running > launcher.fenced
     for order in world.orders.values():
         assert order.number < world.next_order
+    under_way = [x for x in world.open_drills if world.drills[x].injected_s is not None]
+    assert len(under_way) <= 1, "one drill at a time"
+    told = [order.intent.drill for order in world.orders.values() if isinstance(order.intent, Inject)]
+    assert all(drill in under_way for drill in told), "an order does not outlive its drill"
+    for drill in world.drills.values():
+        assert drill.incident is None or world.incidents[drill.incident].drill == drill.id
 
 
 @settings(max_examples=150, deadline=None, derandomize=True)
@@ -233,14 +245,29 @@ def test_every_story_ends_when_the_world_keeps_silent(drawn: list[tuple], elasti
     chaos = Chaos(elastic=elastic, turn_at_once=True)
     for act in drawn:
         chaos.do(act)
-    plane = chaos.plane
+    everything_ends(chaos.plane)
+
+
+def everything_ends(plane: Plane) -> None:
     for _ in range(400):
         for number in list(plane.world.orders):
             plane.tell(f.Overdue(intent=number, waited_s=900.0))
         plane.wait(900.0)
-        if not plane.world.open_incidents:
+        if not plane.world.open_incidents and not plane.world.open_drills:
             return
     raise AssertionError(f"after 100 hours {plane.incident.id} is still {plane.incident.state}: {plane.reasons()}")
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(st.lists(st.one_of(drills, acts, acts), min_size=3, max_size=25))
+def test_drills_keep_their_rules_whatever_happens_beside_them(drawn: list[tuple]) -> None:  # type: ignore[type-arg]
+    chaos = Chaos(elastic=False, turn_at_once=True)
+    chaos.plane.recover(step=10)
+    for act in [("drill", "kill-rank", None), *drawn]:
+        chaos.do(act)
+        one_story(chaos.plane)
+    everything_ends(chaos.plane)
+    assert repr(replayed(chaos.plane)) == repr(chaos.plane.world)
 
 
 @settings(max_examples=50, deadline=None, derandomize=True)

@@ -31,12 +31,11 @@ def test_a_short_memory_breaks_no_invariant(name: str, seed: int) -> None:
 
 
 def test_a_fleet_does_not_grow_with_its_days() -> None:
-    hours = 9
-    run = FleetRun("fleet-day", 5, short("fleet-day", 3600.0, safety_s=(hours * 3600.0, hours * 3600.0)))
+    run = FleetRun("fleet-day", 5, short("fleet-day", 1800.0, safety_s=(9 * 1800.0, 9 * 1800.0)))
     result = run.run()
     world = run.server.world
     run.server.replayed()
-    assert world.next_incident > 5 * max(1, len(world.closed_incidents)), "an hour of nine"
+    assert world.next_incident > 5 * max(1, len(world.closed_incidents)), "a ninth of them"
     assert len(world.faults) - len(world.open_faults) < (world.next_fault - 1) / 4
     assert len(world.jobs) <= len(world.live_jobs) + len(world.ended_jobs)
     assert result.jobs_ended >= len(world.retired_jobs)

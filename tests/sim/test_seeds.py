@@ -12,7 +12,7 @@ from keepstep.sim.run import Result, run, summary
 
 SEEDS = {"mixed": 130, "storm": 50, "partition": 50, "program": 50, "silence": 30, "single": 30}
 SLICE = {"mixed": 32, "storm": 12, "partition": 12, "program": 12, "silence": 10, "single": 10}
-RARE = (("partition", 37),)
+RARE = (("partition", 37), ("program", 14))
 """Reach what few others reach: run early, so that the slice needs no more seeds. Where they no longer do, it takes longer."""
 WORKERS = 2
 

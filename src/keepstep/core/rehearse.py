@@ -145,7 +145,10 @@ def _noticed(drill: Drill, job: Job, world: World, policy: Policy, now_s: float)
     patience_s = 4 * policy.drills.detect_s
     if now_s - drill.watched_s < patience_s:
         return None
-    missed = Mark(question="detected", good=False, text=f"nothing was noticed within {patience_s:.0f} s")
+    text = f"nothing was noticed within {patience_s:.0f} s"
+    if drill.kind == "stop-rank" and drill.node is not None:
+        text += f"; {_target(drill.rank, drill.node)} may still be stopped: look with `keepstep ranks {job.id}`"
+    missed = Mark(question="detected", good=False, text=text)
     return _end(drill, DrillState.FAILED, missed.text, (missed,))
 
 

@@ -246,7 +246,9 @@ class DrillCheckers:
         return "" if named else f"another was named: {'; '.join(x.summary for x in found)}"
 
     def _has_stepped(self, run: Run) -> bool:
-        return run.step(self._fleet.now_s) > (run.restore.step if run.restore is not None else 0)
+        """Or had none left to do."""
+        base = run.restore.step if run.restore is not None else 0
+        return run.step(self._fleet.now_s) > base or len(run.finished) == run.world_size
 
     # ---- everything ends
 

@@ -18,6 +18,7 @@ from keepstep.core.ids import JobId, NodeId, node_resource
 from keepstep.core.job import TERMINAL
 from keepstep.core.preemptions import Act, Ledger, Precision, node_of_act
 from keepstep.core.resource import ResourceState
+from keepstep.review.estimates import nearest
 from keepstep.sim.clock import stream
 from keepstep.sim.fault_checkers import ACT_AFTER_S, FaultCheckers, counted
 from keepstep.sim.hardware import SimHardware
@@ -75,17 +76,12 @@ class FleetResult(Struct, frozen=True, kw_only=True):
 
     def isolation_s(self, share: float) -> float:
         """Over every node-level fault that was taken out, from when it was evident."""
-        spans = (max(0.0, s - kind.evident_s) for kind in self.kinds if not kind.shared for s in kind.out_s)
-        return percentile(sorted(spans), share)
+        spans = sorted(max(0.0, s - kind.evident_s) for kind in self.kinds if not kind.shared for s in kind.out_s)
+        return nearest(spans, share) if spans else math.nan
 
     @property
     def unnecessary_share(self) -> float:
         return len(self.unnecessary_by_truth) / self.preemptions if self.preemptions else 0.0
-
-
-def percentile(ordered: Sequence[float], share: float) -> float:
-    """Nearest rank."""
-    return ordered[max(0, math.ceil(share * len(ordered)) - 1)] if ordered else math.nan
 
 
 class FleetRun:

@@ -108,9 +108,13 @@ class SimLauncher:
         self.fleet.network.report(self.session, self._numbers, fact)
 
     def connected(self, acked: int) -> None:
-        """A new connection: what was not acknowledged goes out again, then who we are and what runs here."""
+        """A new connection: what was not acknowledged goes out again, then who we are and what runs here.
+
+        Of the greetings among it the first stays: what was reported after it may count on it.
+        """
         self.acknowledged(acked)
-        self._spool = {n: fact for n, fact in self._spool.items() if not isinstance(fact, NodeJoined)}
+        for number in [n for n, fact in self._spool.items() if isinstance(fact, NodeJoined)][1:]:
+            del self._spool[number]
         for number, fact in self._spool.items():
             self.fleet.network.report(self.session, number, fact)
         if not self.joined:
