@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -34,7 +34,10 @@ from keepstep.checkpoint.snapshot.messages import (
     to_launcher,
 )
 
-DEADLINE_S = 30.0
+if TYPE_CHECKING:
+    from tests.checkpoint.libraries import Runs
+
+DEADLINE_S = 120.0
 PROGRAMS = Path(__file__).parent / "programs"
 
 
@@ -185,3 +188,18 @@ def eventually() -> Callable[[Callable[[], Any], str], Any]:
         return answer
 
     return wait
+
+
+@pytest.fixture(scope="session")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that all processes of one run of tests have in common."""
+    root = tmp_path_factory.getbasetemp()
+    return root.parent if "PYTEST_XDIST_WORKER" in os.environ else root
+
+
+@pytest.fixture(scope="session")
+def runs_of(shared: Path) -> "Callable[[str], Runs]":
+    """What was run of a library, by its name. Skips where it is not installed."""
+    from tests.checkpoint.libraries import runs_of
+
+    return lambda library: runs_of(library, shared)

@@ -8,7 +8,7 @@ from keepstep.checkpoint.erasure.locations import Location, Locations
 from keepstep.checkpoint.erasure.tier import ErasureTier, Policy
 from keepstep.checkpoint.stores.port import BLOCK_BYTES, Entry
 
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 BLOCK = 4096
 
 Trouble = Callable[[str, str], None]

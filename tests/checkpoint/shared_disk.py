@@ -200,10 +200,10 @@ class Turns:
         while alive:
             number = alive[(self._order.pop(0) if self._order else 0) % len(alive)]
             self._go[number].release()
-            if self._back.get(timeout=60) == -1 - number:
+            if self._back.get(timeout=120) == -1 - number:
                 alive.remove(number)
         for thread in self._threads:
-            thread.join(60)
+            thread.join(120)
         for error in self.errors:
             if error is not None and not isinstance(error, (OSError, CheckpointError)):
                 raise error

@@ -9,7 +9,7 @@ from typing import Any
 
 from keepstep.checkpoint.stores.port import Entry
 
-DEADLINE_S = 60.0
+DEADLINE_S = 120.0
 
 
 class Killed(BaseException):

@@ -149,7 +149,7 @@ def test_a_durable_snapshot_without_room_is_saved_and_nothing_is_left(start_node
     client = node.client(0, 1)
     for step in (1, 2, 3):
         assert client.snapshot(step, groups(step, size=MB // 8), durable=True)
-        assert client.wait_durable(step, 30)
+        assert client.wait_durable(step, 120)
         check(client.restore(step, "disk", node.event(Committed, step).key, 1), step, size=MB // 8)
     assert not any(offer.held for offer in node.inventory().ram), "what may be overwritten is not offered"
     assert not os.listdir(tmp_path / "spill")
@@ -191,7 +191,7 @@ def test_a_server_keeps_the_limit_and_training_goes_on(start_node: Start) -> Non
             assert client.snapshot(step, groups(step, rank, size=MB // 8), durable=step == 11)
         node.inventory()
         assert memory_bytes(node.process.pid) <= 16 * MB
-    assert all(client.wait_durable(11, 30) for client in clients)
+    assert all(client.wait_durable(11, 120) for client in clients)
     assert complete(node)[0] == 11
     for rank, client in enumerate(clients):
         check(client.restore(11, "ram", "", 2), 11, rank, size=MB // 8)
@@ -241,7 +241,7 @@ def test_two_hundred_saves_grow_nothing(start_node: Start, eventually: Eventuall
             shard = np.random.default_rng([step, rank]).random(MB // 16)
             assert client.snapshot(step, {"shard": flatten({"w": shard})}, durable=step % 20 == 0)
         if step % 20 == 0:
-            assert all(client.wait_durable(step, 30) for client in clients)
+            assert all(client.wait_durable(step, 120) for client in clients)
 
     def used() -> list[tuple[int, int, int, int]]:
         found = []
@@ -276,7 +276,7 @@ def test_a_client_skips_at_once_what_has_no_room_and_saves_what_is_durable(start
     node.ask(Begin, generation=2, world_size=1, policy=policy)
     client = node.client(0, 1, 2)
     assert not client.snapshot(3, groups(3, size=MB // 8)), "a file is too slow for every step"
-    assert client.snapshot(4, groups(4, size=MB // 8), durable=True) and client.wait_durable(4, 30)
+    assert client.snapshot(4, groups(4, size=MB // 8), durable=True) and client.wait_durable(4, 120)
     assert not client.snapshot(5, groups(5, size=MB // 8)) and client.snapshot(6, groups(6, size=MB // 8), durable=True)
-    assert client.wait_durable(6, 30) and not client.refused
+    assert client.wait_durable(6, 120) and not client.refused
     check(client.restore(6, "disk", node.event(Committed, 6).key, 1), 6, size=MB // 8)

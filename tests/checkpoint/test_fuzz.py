@@ -37,7 +37,7 @@ from .shared_disk import JOB, Disk, View, commit_one, groups, state, token_of
 REFUSED = (StateInvalid, KeyUnusable, OSError)
 """OSError: the store has no such piece, or does not answer."""
 SEEDS = st.integers(0, 2**32)
-_few = settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
+_few = settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 class Original:
@@ -179,7 +179,7 @@ def test_forged_receipts_stop_the_commit_or_are_harmless(original: Original, see
 
 
 @given(SEEDS)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 def test_the_parsers_refuse_or_accept(seed: int) -> None:
     source = random.Random(seed)
     for kind in (Receipt, Manifest, LogRecord):
@@ -195,7 +195,7 @@ def test_the_parsers_refuse_or_accept(seed: int) -> None:
 
 
 @given(SEEDS)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 def test_group_blobs_from_an_attacker_are_refused_or_make_a_tree(seed: int) -> None:
     source = random.Random(seed)
     blob = bytes(pack(flatten(state(1)["model"])))

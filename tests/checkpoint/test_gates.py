@@ -164,11 +164,11 @@ def test_an_unfit_snapshot_is_not_offered_nor_written_and_the_fit_ones_stay(star
     client = node.client(0, 1)
     for step in (1, 2):
         assert client.snapshot(step, state(step), durable=step == 2)
-    assert client.wait_durable(2, 30)
+    assert client.wait_durable(2, 120)
     for step in range(3, 12):
         assert client.snapshot(step, state(step, bad=True), durable=step == 11)
     with pytest.raises(SaveFailed, match=r"rank 0 at step 11 is not fit to be kept: model.w became NaN"):
-        client.wait_durable(11, 30)
+        client.wait_durable(11, 120)
     assert "model.w" in node.event(SaveError, 11).reason
     assert complete(node)[0] == 2
     assert [offer.step for offer in node.list_disk().disk] == [2]
@@ -177,7 +177,7 @@ def test_an_unfit_snapshot_is_not_offered_nor_written_and_the_fit_ones_stay(star
     assert [(notice.topic, notice.step) for notice in notices] == [("gate", 3)], "once, not for every step"
     assert float(client.restore(2, "ram", "", 1)["model"]["w"][500]) == 2
     assert client.snapshot(12, state(12), durable=True)
-    assert client.wait_durable(12, 30)
+    assert client.wait_durable(12, 120)
     assert complete(node)[:2] == [12, 2]
 
 
@@ -194,13 +194,13 @@ def test_values_that_nobody_looked_at_are_looked_at_once_one_is_bad(start_node: 
         return {"model": flatten({"w": weights}), "rank": flatten({"step": step})}
 
     assert client.snapshot(1, large(1), durable=True)
-    assert client.wait_durable(1, 30)
+    assert client.wait_durable(1, 120)
     for step in (2, 3):
         assert client.snapshot(step, large(step))
     assert complete(node) == [3, 2, 1], "large ones that are not durable are trusted"
     assert client.snapshot(4, large(4), durable=True)
     with pytest.raises(SaveFailed):
-        client.wait_durable(4, 30)
+        client.wait_durable(4, 120)
     assert complete(node)[0] == 2
 
 

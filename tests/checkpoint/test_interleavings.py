@@ -229,8 +229,15 @@ class Everything(RuleBasedStateMachine):
 
 TestEverything = Everything.TestCase
 TestEverything.settings = settings(
-    max_examples=60, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=25, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck)
 )
+
+
+@pytest.mark.deep
+class TestMoreOfEverything(Everything.TestCase):
+    settings = settings(
+        max_examples=300, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck)
+    )
 
 
 # ---- processes that take turns, one store call at a time
@@ -242,7 +249,7 @@ def _turns(runs: list[tuple[int, int]]) -> list[int]:
 
 ORDERS = st.lists(st.tuples(st.integers(0, 3), st.integers(1, 30)), min_size=2, max_size=12).map(_turns)
 """Who moves next: now and then another one, after a call or after many."""
-_race = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+_race = settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 def prepared(steps: int = 3) -> tuple[Disk, Repository]:

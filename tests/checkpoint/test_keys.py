@@ -81,7 +81,7 @@ def test_two_processes_of_a_generation_share_one_key(
         program.stdin.flush()
     said = [program.stdout.readline().split() for program in programs]
     assert said[0] == said[1] and len(said[0]) == 4, "one session, one pack key, one ciphertext"
-    [program.wait(30) for program in programs]
+    [program.wait(120) for program in programs]
     session, fingerprint, ciphertext, tag = said[0]
     opener = place.process().sealer(session, context(pack="0" * 32), fingerprint)
     assert open_one(opener, (bytes.fromhex(ciphertext), bytes.fromhex(tag))) == b"weights"
@@ -90,7 +90,7 @@ def test_two_processes_of_a_generation_share_one_key(
 
 def test_however_many_begin_at_once_there_is_one_key(place: Place) -> None:
     barrier = threading.Barrier(8)
-    store = TroubledStore(place.store.path, before_create=lambda _: barrier.wait(30) and None)
+    store = TroubledStore(place.store.path, before_create=lambda _: barrier.wait(120) and None)
     found: list[tuple[str, str]] = []
 
     def begin() -> None:
@@ -286,7 +286,7 @@ def hanging() -> Iterator[Hanging]:
     provider.released.set()
     for thread in threading.enumerate():
         if thread.name == "keepstep-keys":
-            thread.join(30)
+            thread.join(120)
 
 
 def test_J3_a_provider_that_hangs_holds_up_neither_a_save_nor_a_restore(place: Place, hanging: Hanging) -> None:
@@ -311,7 +311,7 @@ def test_a_store_that_hangs_holds_up_nothing_and_recovers(place: Place) -> None:
     with pytest.raises(KeyMissing, match=r"no session key within 0.3 s"):
         keys.session(*OWNER)
     released.set()
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while True:
         try:
             session = keys.session(*OWNER)

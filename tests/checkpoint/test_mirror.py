@@ -82,7 +82,7 @@ def test_a_stale_or_foreign_mirror_is_refused(start_node: Start, eventually: Eve
             generation=generation, step=step, rank=1, world_size=2, groups={"g": digest_chunks(blob).root},
             sizes_bytes={digest_chunks(blob).root: len(blob)}, inline={digest_chunks(blob).root: blob},
         )  # fmt: skip
-        with socket.create_connection((host, int(port)), timeout=10) as peer:
+        with socket.create_connection((host, int(port)), timeout=120) as peer:
             peer.sendall(frame(PeerHello(job=job, secret="")) + frame(part))
             peer.shutdown(socket.SHUT_WR)
             while peer.recv(4096):

@@ -221,7 +221,7 @@ def test_a_sender_that_dies_midway_leaves_nothing(sides: list[Side], eventually:
     blob = pack(sharded(1, 0)["shard"])
     offer = Offer(generation=1, step=1, digest=digest_chunks(blob).root, size_bytes=len(blob))
     host, _, port = one.address.rpartition(":")
-    with socket.create_connection((host, int(port)), timeout=10) as peer:
+    with socket.create_connection((host, int(port)), timeout=120) as peer:
         peer.sendall(frame(HELLO) + frame(offer))
         assert receive(peer, FrameBuffer(between_peers)) == Taken(verdict="send")
         peer.sendall(memoryview(blob)[: len(blob) // 2])
@@ -278,7 +278,7 @@ def test_a_slot_that_a_snapshot_needs_is_given_up_by_its_copy(sides: list[Side])
             one.seal(2, 0, sharded(2, 0, 32 << 20))
             one.freed.clear()
             assert one.memory.grant(0, 32 << 20) is None
-            assert one.freed.wait(30) and not slot.readers
+            assert one.freed.wait(120) and not slot.readers
             assert one.memory.grant(0, 32 << 20) is slot
 
 

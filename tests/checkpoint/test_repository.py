@@ -302,7 +302,7 @@ def test_many_committers_make_one_record(tmp_path: Path) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(120)
     assert len(keys) == 6 and len({key for key, _ in keys}) == 1
     assert sum(fresh for _, fresh in keys) == 1
     assert len(list((tmp_path / "commits").glob("*.json"))) == 1

@@ -49,7 +49,7 @@ def test_a_save_that_gives_way_is_made_at_once_if(why: str, tmp_path: Path, star
     client = node.client(0, 1)
     client.snapshot(1, groups(1), durable=True)
     if why == "somebody waits for it":
-        assert client.wait_durable(1, 30.0)
+        assert client.wait_durable(1, 120)
     elif why == "the next one comes":
         client.snapshot(2, groups(2), durable=True)
     else:

@@ -5,9 +5,9 @@ from pathlib import Path
 from bench.checkpoint import soak
 
 
-def test_sixty_saves_leave_nothing_behind(tmp_path: Path) -> None:
-    result = soak.run(tmp_path, 60)
-    assert len(result.looks) == soak.LOOKS and result.looks[-1].saves == 60
+def test_forty_saves_leave_nothing_behind(tmp_path: Path) -> None:
+    result = soak.run(tmp_path, 40)
+    assert len(result.looks) == soak.LOOKS and result.looks[-1].saves == 40
     assert result.problems() == []
 
 

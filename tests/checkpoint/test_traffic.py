@@ -46,13 +46,13 @@ class Storm:
                 newest[one.id] = one.share_bytes_s
         self._promised, self._since_s = sum(newest.values()), self.world.now_s
 
-    def add(self, name: str, size_bytes: int, at_s: float = 0.0, **pace: object) -> None:
+    def add(self, name: str, size_bytes: int, at_s: float = 0.0, reads: int = 100, **pace: object) -> None:
         settings = Pace(bytes_s=CAPACITY_BYTES_S, **pace)  # type: ignore[arg-type]
 
         def restore() -> None:
             with self.traffic(name, settings).enter(size_bytes) as passage:
                 self.begun_s[name] = self.since_start_s()
-                step = max(CHUNK_BYTES, size_bytes // 100)
+                step = max(CHUNK_BYTES, size_bytes // reads)
                 for at in range(0, size_bytes, step):
                     size = min(step, size_bytes - at)
                     self.reads.append((self.since_start_s(), size))
@@ -89,7 +89,7 @@ def test_two_hundred_restores_end_in_order_of_priority_and_within_the_capacity()
     for name, lane in lanes.items():
         size = draw.randrange(100, 1000) * MB
         total += size
-        storm.add(name, size, draw.uniform(0.5, 2.0), lane=lane, cost_per_s=draw.randrange(1, 500))
+        storm.add(name, size, draw.uniform(0.5, 2.0), 25, lane=lane, cost_per_s=draw.randrange(1, 500))
         storm.world.skew_s[name] = draw.uniform(-3, 3)
     took_s = storm.world.run(1000)
     assert storm.ended_s.keys() == {"before", *lanes} and not storm.words
@@ -154,7 +154,7 @@ def test_what_the_dead_left_is_removed_by_whoever_sees_it() -> None:
 def test_a_background_restore_is_not_starved_by_a_stream_of_urgent_ones() -> None:
     storm = Storm()
     for n in range(180):
-        storm.add(f"urgent{n}", 5000 * MB, max(0, n - 20) * 5, lane="urgent", patience_s=10_000)
+        storm.add(f"urgent{n}", 5000 * MB, max(0, n - 20) * 5, 20, lane="urgent", patience_s=10_000)
     storm.add("patient", 500 * MB, 2, lane="background", patience_s=10_000)
     storm.world.run(2000)
     # Two lanes to climb; without that it would begin when all others have ended.
@@ -333,7 +333,7 @@ def test_four_processes_share_a_directory(tmp_path: Path, start_program: Callabl
         process.stdin.flush()
     times = []
     for process in processes:
-        out, _ = process.communicate(timeout=60)
+        out, _ = process.communicate(timeout=150)
         begun_s, ended_s, words = out.split("|")
         assert process.returncode == 0 and words == "\n"
         times.append((float(begun_s), float(ended_s)))

@@ -68,13 +68,13 @@ trees = st.recursive(
 
 
 @given(trees)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_any_tree_comes_back_exactly(tree: Any) -> None:
     assert same(tree, round_trip(tree))
 
 
 @given(trees, trees)
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_a_previous_flat_changes_nothing_but_the_speed(tree: Any, other: Any) -> None:
     alone = flatten(tree)
     assert flatten(tree, previous=flatten(other)).index == alone.index
@@ -205,7 +205,7 @@ def test_a_state_that_contains_itself_is_refused() -> None:
 
 
 @given(st.binary(max_size=200))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_garbage_is_refused_as_invalid(index: bytes) -> None:
     with pytest.raises(StateInvalid):
         unflatten(index, np.zeros(0, np.uint8))

@@ -46,7 +46,7 @@ class Order(Struct, frozen=True, kw_only=True):
     shards: int = 1
     only: str = ""
     """Run only cases whose name contains this."""
-    deadline_s: float = 30.0
+    deadline_s: float = 120.0
     """A program or a check that takes longer hangs."""
 
 

@@ -31,7 +31,7 @@ CARELESS = {
 @pytest.mark.parametrize("program", ["Careful", "Reading"])
 def test_a_careful_program_passes(broken: Broken, program: str) -> None:
     families = TWO if program == "Reading" else tuple(family for family in FAMILIES if family != "race")
-    report = broken(f"toys:{program}", families=families, budget=20)
+    report = broken(f"toys:{program}", families=families, budget=8)
     assert not report.findings, told(report)
     assert set(report.cases) == set(families)
     assert all(report.struck.values()), "a family of faults never struck"

@@ -25,7 +25,7 @@ from keepstep.train.state import Registered
 from keepstep.train.storage import DirectoryStorage, SnapshotStorage, Storage
 from keepstep.train.worker import RestoreOrder, Worker
 
-READY_S = 30
+READY_S = 120
 
 # How long an example takes says more about the machine's other work than about the code.
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -50,9 +50,9 @@ def wrapped(workers: int, drop_last: bool, persistent: bool = False) -> tuple[An
     return loader, loader
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("make", [raw, wrapped])
-@pytest.mark.parametrize("drop_last", [False, True])
+@pytest.mark.parametrize(
+    ("workers", "make", "drop_last"), [(0, raw, False), (0, wrapped, True), (2, raw, True), (2, wrapped, False)]
+)
 def test_E3_E5_what_the_loop_took_counts_whatever_was_prefetched(
     workers: int, make: Callable[..., tuple[Any, Any]], drop_last: bool
 ) -> None:

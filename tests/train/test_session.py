@@ -44,7 +44,7 @@ def expected(job_type: Any, in_directory: Open) -> tuple[str, list[int]]:
     return job.fingerprint(), job.ids
 
 
-@pytest.mark.parametrize("deaths", [[1], [8], [16], [3, 4, 11]])
+@pytest.mark.parametrize("deaths", [[1], [16], [3, 4, 11]])
 def test_D1_E3_E9_interrupted_anywhere_it_ends_with_the_same_bits(
     deaths: list[int], job_type: Any, in_directory: Open, expected: tuple[str, list[int]]
 ) -> None:
@@ -101,7 +101,7 @@ def test_D1_losing_the_snapshot_server_does_not_stop_training(
     for step in session.steps(TOTAL):
         if step == 5:
             snapshot_server.call(snapshot_server.control.quit)
-            snapshot_server.process.wait(30)
+            snapshot_server.process.wait(120)
         job.train_step()
     assert job.fingerprint() == expected[0]
     assert "training goes on" in caplog.text and "not made durable" in caplog.text

@@ -1,10 +1,10 @@
 """Checkpoints as the real libraries write them, made once and copied for each test."""
 
 import fcntl
-import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,17 +12,18 @@ from . import makers
 
 
 @pytest.fixture(scope="session")
-def originals(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+def originals(shared: Path, runs_of: Callable[[str], Any]) -> Callable[[str], Path]:
     """The checkpoint of a kind, written on first use. Not to be changed. Skips where its library is not installed.
 
     The processes of one run of tests share them: writing one can take seconds.
     """
-    root = tmp_path_factory.getbasetemp()
-    root = root.parent if "PYTEST_XDIST_WORKER" in os.environ else root
 
     def get(kind: str) -> Path:
-        folder, told = root / f"originals-{kind}", root / f"originals-{kind}.path"
-        with open(root / f"originals-{kind}.lock", "w") as lock:
+        if kind in makers.TRAINED:
+            library, where = makers.TRAINED[kind]
+            return Path(runs_of(library).plain / "run" / where)
+        folder, told = shared / f"originals-{kind}", shared / f"originals-{kind}.path"
+        with open(shared / f"originals-{kind}.lock", "w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not told.exists():
                 folder.mkdir(exist_ok=True)

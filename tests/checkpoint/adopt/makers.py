@@ -102,19 +102,6 @@ def _run(program: str, *arguments: object) -> None:
     assert done.returncode == 0, done.stderr[-3000:]
 
 
-def trainer(folder: Path) -> Path:
-    pytest.importorskip("transformers")
-    pytest.importorskip("accelerate")
-    _run("train_transformers.py", folder / "run")
-    return folder / "run" / "checkpoint-10"
-
-
-def lightning(folder: Path) -> Path:
-    pytest.importorskip("lightning")
-    _run("train_lightning.py", folder)
-    return folder / "checkpoints" / "epoch=1-step=8.ckpt"
-
-
 def needs_orbax() -> None:
     """It is used in processes of its own only: jax, once loaded, makes every later fork of this one a warning."""
     if importlib.util.find_spec("orbax") is None or importlib.util.find_spec("jax") is None:
@@ -142,10 +129,12 @@ def orbax_zarr(folder: Path) -> Path:
 MAKERS: dict[str, Callable[[Path], Path]] = {
     made.__name__: made
     for made in (
-        torch_zip, torch_legacy, dcp_plain, dcp_safetensors, dcp_shards, safetensors_file, safetensors_sharded, trainer,
-        lightning, orbax_ocdbt, orbax_zarr,
+        torch_zip, torch_legacy, dcp_plain, dcp_safetensors, dcp_shards, safetensors_file, safetensors_sharded,
+        orbax_ocdbt, orbax_zarr,
     )
 }  # fmt: skip
+TRAINED = {"trainer": ("transformers", "checkpoint-10"), "lightning": ("lightning", "checkpoints/epoch=1-step=8.ckpt")}
+"""Kinds that whole trainings leave: the library, and where below their folder."""
 
 
 def tied_state() -> dict[str, Any]:

@@ -1,11 +1,10 @@
 """DCP directories: what their own reader lets through is found, as far as content can tell."""
 
+import os
 import pickle
 import random
 import shutil
 import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed.checkpoint as dcp
+from tests.warm import Warm
 
 from keepstep.checkpoint import StateInvalid
 from keepstep.checkpoint.adopt.adopted import adopt
@@ -25,16 +25,11 @@ from .makers import PROGRAMS
 Sample = Callable[[str], Path]
 
 
-@pytest.mark.slow
-def test_the_hybrid_of_two_saves_is_told_as_far_as_it_can_be(tmp_path: Path) -> None:
+def test_the_hybrid_of_two_saves_is_told_as_far_as_it_can_be(tmp_path: Path, warm_torch: Warm) -> None:
     """A rank is killed while a step is saved over an older one: DCP then loads half of each without a word."""
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, PROGRAMS / "dcp_two_ranks.py", tmp_path, str(rank)], stderr=subprocess.DEVNULL
-        )
-        for rank in (0, 1)
-    ]
-    assert [rank.wait(150) for rank in ranks][1] == -signal.SIGKILL
+    ranks = [[str(PROGRAMS / "dcp_two_ranks.py"), str(tmp_path), str(rank)] for rank in (0, 1)]
+    with warm_torch.started(ranks, tmp_path, [os.environ] * 2) as (pids, _):
+        assert [warm_torch.wait(pid) for pid in pids][1] == -signal.SIGKILL
     healthy = adopt(tmp_path / "healthy" / "step-1")
     assert healthy.problems == () and healthy.world_size == 2
     assert not any("mixed" in line for line in healthy.warnings)

@@ -237,7 +237,7 @@ plain = st.recursive(
 
 
 @given(plain, st.integers(0, 5))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_plain_values_are_read_as_pickle_reads_them(value: Any, protocol: int) -> None:
     data = pickle.dumps(value, protocol)
     found = read_pickle(data, CONSTRUCTORS)
@@ -246,7 +246,7 @@ def test_plain_values_are_read_as_pickle_reads_them(value: Any, protocol: int) -
 
 
 @given(st.binary(max_size=200))
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=200, deadline=None)
 def test_any_bytes_are_a_value_or_invalid(data: bytes) -> None:
     try:
         read_pickle(data, CONSTRUCTORS)
@@ -273,7 +273,7 @@ def test_changed_bytes_give_problems_or_invalid_and_nothing_else(kind: str, name
     original = file.read_bytes()
 
     @given(changes, st.booleans())
-    @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+    @settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
     def look(patches: list[tuple[int, bytes]], at_the_end: bool) -> None:
         data = bytearray(original)
         for at, patch in patches:

@@ -1,14 +1,18 @@
 """Lightning through its CheckpointIO: killed runs go on bit-exactly, and what its users have lost is not lost here."""
 
+import functools
+import importlib.util
 import itertools
 import logging
 import signal
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from tests.checkpoint.libraries import POINTS, Runs
 
 from keepstep.checkpoint import SaveFailed, SnapshotClient, StateInvalid
 from keepstep.checkpoint.plugs.keeping import Settings
@@ -16,12 +20,12 @@ from keepstep.checkpoint.repository.repository import Repository
 from keepstep.checkpoint.state import generators
 from keepstep.checkpoint.stores.posix import PosixStore
 
-from .runs import FullStore, damage, results
+from .runs import FullStore, Later, by_name, damage
 
-pl = pytest.importorskip("lightning.pytorch")
-lightning = pytest.importorskip("keepstep.checkpoint.plugs.lightning")
+if importlib.util.find_spec("lightning") is None:
+    pytest.skip("lightning is not installed", allow_module_level=True)
+pl, lightning = Later("lightning.pytorch"), Later("keepstep.checkpoint.plugs.lightning")
 pytestmark = pytest.mark.filterwarnings("ignore")
-POINTS = ("receipt:2", "manifest:3", "record:2")
 
 
 def saved(step: int) -> dict[str, Any]:
@@ -62,10 +66,12 @@ def io(store: FullStore) -> Any:
 # ---- whole runs
 
 
-def test_lightning_688_a_run_killed_in_the_middle_of_a_save_goes_on_bit_exactly(tmp_path: Path) -> None:
+def test_lightning_688_a_run_killed_in_the_middle_of_a_save_goes_on_bit_exactly(
+    runs_of: Callable[[str], Runs],
+) -> None:
     """With dropout; saved at the ends of epochs with an ordinary shuffled loader, and in the middle with a stateful one."""
-    runs = results("train_lightning.py", tmp_path, *POINTS)
-    for kind, point in itertools.product(("epochs", "steps"), POINTS):
+    runs = by_name(runs_of("lightning").killed)
+    for kind, point in itertools.product(("epochs", "steps"), POINTS["lightning"]):
         whole, resumed = runs[kind], runs[f"{kind}-{point}"]
         assert resumed["last"] is not None, (kind, point)
         assert len(resumed["losses"]) < len(whole["losses"]) == 16, (kind, point)
@@ -73,17 +79,21 @@ def test_lightning_688_a_run_killed_in_the_middle_of_a_save_goes_on_bit_exactly(
         assert resumed["digest"] == whole["digest"], (kind, point)
 
 
-class Module(pl.LightningModule):  # type: ignore[misc]
-    def __init__(self, **parameters: Any) -> None:
-        super().__init__()
-        self.save_hyperparameters()
-        self.layer = torch.nn.Linear(4, 1)
+@functools.cache
+def module_type() -> Any:
+    class Module(pl.LightningModule):  # type: ignore[misc,name-defined]
+        def __init__(self, **parameters: Any) -> None:
+            super().__init__()
+            self.save_hyperparameters()
+            self.layer = torch.nn.Linear(4, 1)
 
-    def training_step(self, batch: torch.Tensor, _: int) -> torch.Tensor:
-        return self.layer(batch).square().mean()
+        def training_step(self, batch: torch.Tensor, _: int) -> torch.Tensor:
+            return self.layer(batch).square().mean()
 
-    def configure_optimizers(self) -> torch.optim.Optimizer:
-        return torch.optim.Adam(self.parameters())
+        def configure_optimizers(self) -> torch.optim.Optimizer:
+            return torch.optim.Adam(self.parameters())
+
+    return Module
 
 
 def fit(io: Any, names: Path, steps: int, *, ckpt_path: str | None = None, **how: Any) -> Any:
@@ -92,7 +102,7 @@ def fit(io: Any, names: Path, steps: int, *, ckpt_path: str | None = None, **how
         max_steps=steps, accelerator="cpu", plugins=[io], callbacks=[saving, io.callback()], logger=False,
         enable_progress_bar=False, enable_model_summary=False, default_root_dir=names,
     )  # fmt: skip
-    module = Module(width=3, loss=torch.nn.MSELoss())
+    module = module_type()(width=3, loss=torch.nn.MSELoss())
     trainer.fit(module, torch.utils.data.DataLoader(torch.randn(4, 4), 1), ckpt_path=ckpt_path)
     return trainer
 
@@ -107,7 +117,7 @@ def test_orbax_605_a_full_disk_is_reported_and_training_goes_on(io: Any, store: 
         max_steps=6, accelerator="cpu", plugins=[io], callbacks=[Fill(), saving, io.callback()], logger=False,
         enable_progress_bar=False, enable_model_summary=False, default_root_dir=names,
     )  # fmt: skip
-    trainer.fit(Module(), torch.utils.data.DataLoader(torch.randn(4, 4), 1))
+    trainer.fit(module_type()(), torch.utils.data.DataLoader(torch.randn(4, 4), 1))
     assert trainer.global_step == 6
     assert [failure.step for failure in io.failures] == [4]
     assert "space" in io.failures[0].reason

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed.checkpoint as dcp
+from tests.warm import Warm
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, MetadataIndex
 from torch.distributed.checkpoint.planner import WriteItemType
@@ -18,6 +20,7 @@ from keepstep.checkpoint import Repository, SaveFailed, StateInvalid, Superseded
 from keepstep.checkpoint.plugs.torch_dcp import KeepstepReader, KeepstepWriter, load, save
 from keepstep.checkpoint.stores.posix import PosixStore
 
+PROGRAMS = Path(__file__).parents[1] / "programs"
 pytestmark = pytest.mark.filterwarnings(
     "ignore:torch.distributed is:UserWarning", "ignore:.*synchronize_staging.*:FutureWarning"
 )
@@ -241,11 +244,13 @@ def test_async_save_writes_what_was_there_when_it_was_called(tmp_path: Path) -> 
     assert equal(found, state(1.0))
 
 
-def test_three_processes_and_a_save_that_dies_in_both_writers(tmp_path: Path, start_program: Any) -> None:
+def test_three_processes_and_a_save_that_dies_in_both_writers(tmp_path: Path, warm_torch: Warm) -> None:
     """Reported: a rank killed in the middle of a save over an older one leaves a mixture that torch's own writer loads."""
-    programs = [start_program("dcp_job.py", tmp_path, rank) for rank in range(3)]
-    outs = [program.communicate(timeout=150)[0] for program in programs]
-    verdict = json.loads(outs[0].splitlines()[-1])
+    programs = [[str(PROGRAMS / "dcp_job.py"), str(tmp_path), str(rank)] for rank in range(3)]
+    with warm_torch.started(programs, tmp_path, [os.environ] * 3) as (pids, output):
+        ends = [warm_torch.wait(pid) for pid in pids]
+        assert ends == [0, -signal.SIGKILL, -signal.SIGKILL], output.with_suffix(".err").read_text()
+        verdict = json.loads(output.read_text().splitlines()[-1])
     assert verdict["loaded"] and verdict["behind_2"] and verdict["behind_3"]
     assert verdict["torch"] != "saved" and verdict["keepstep"] != "saved"
 

@@ -1,5 +1,6 @@
 """Hugging Face's Trainer with keepstep's callback: killed runs go on bit-exactly, and what its users have lost is not lost."""
 
+import importlib.util
 import os
 import shutil
 import threading
@@ -9,19 +10,19 @@ from typing import Any
 
 import pytest
 import torch
+from tests.checkpoint.libraries import POINTS, Runs
 
 from keepstep.checkpoint import SaveFailed, StateInvalid
 from keepstep.checkpoint.plugs.keeping import Settings
 from keepstep.checkpoint.repository.repository import Repository
 from keepstep.checkpoint.stores.posix import PosixStore
 
-from .runs import FullStore, damage, results
+from .runs import FullStore, Later, by_name, damage
 
-transformers = pytest.importorskip("transformers")
-pytest.importorskip("accelerate")
-plug = pytest.importorskip("keepstep.checkpoint.plugs.transformers")
+if any(importlib.util.find_spec(name) is None for name in ("transformers", "accelerate")):
+    pytest.skip("transformers or accelerate is not installed", allow_module_level=True)
+transformers, plug = Later("transformers"), Later("keepstep.checkpoint.plugs.transformers")
 pytestmark = pytest.mark.filterwarnings("ignore")
-POINTS = ("receipt:2", "manifest:2", "record:3")
 FILES = {
     "config.json", "generation_config.json", "model.safetensors", "optimizer.pt", "rng_state.pth", "scheduler.pt",
     "trainer_state.json",
@@ -64,10 +65,12 @@ def steps_of(out: Path) -> list[int]:
     return [commit.step for commit in Repository(PosixStore(out / "keepstep"), plug.JOB).commits()]
 
 
-def test_transformers_17032_a_run_killed_in_the_middle_of_a_save_goes_on_bit_exactly(tmp_path: Path) -> None:
+def test_transformers_17032_a_run_killed_in_the_middle_of_a_save_goes_on_bit_exactly(
+    runs_of: Callable[[str], Runs],
+) -> None:
     """In the middle of an epoch, with dropout, a shuffled loader and tied weights."""
-    runs = results("train_transformers.py", tmp_path, *POINTS)
-    for point in POINTS:
+    runs = by_name(runs_of("transformers").killed)
+    for point in POINTS["transformers"]:
         resumed = runs[f"steps-{point}"]
         assert resumed["last"].endswith("checkpoint-6" if point == "record:3" else "checkpoint-3"), point
         assert resumed["losses"] == runs["steps"]["losses"], point

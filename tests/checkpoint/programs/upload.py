@@ -11,7 +11,7 @@ from keepstep.checkpoint.stores.address import Limits, open_store
 MEBIBYTE = 1024 * 1024
 
 if __name__ == "__main__":
-    store = open_store(sys.argv[1], Limits(connect_s=5.0, request_s=60.0, patience_s=60.0, retries=2))
+    store = open_store(sys.argv[1], Limits(connect_s=60.0, request_s=60.0, patience_s=60.0, retries=2))
     writer = store.writer(sys.argv[2], 64 * MEBIBYTE)
     for number in range(1, 4096):
         writer.write(os.urandom(MEBIBYTE))

@@ -14,8 +14,8 @@ from .servers import Server, azurite, rclone, seaweedfs
 
 __all__ = ["azurite", "rclone", "seaweedfs"]
 
-LIMITS = Limits(connect_s=5.0, request_s=60.0, patience_s=60.0, retries=2)
-"""SeaweedFS may take ten seconds to decide a race of sixteen."""
+LIMITS = Limits(connect_s=60.0, request_s=60.0, patience_s=60.0, retries=2)
+"""SeaweedFS may take ten seconds to decide a race of sixteen, as the self-test makes it."""
 
 
 @pytest.fixture(autouse=True)

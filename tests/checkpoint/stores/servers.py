@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-START_S = 60.0
+START_S = 120.0
 TRIES = 3
 BIN = Path(sys.prefix) / "bin"
 AZURITE = Path(sys.prefix) / "services" / "node_modules" / ".bin" / "azurite-blob"

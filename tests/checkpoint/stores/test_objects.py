@@ -21,6 +21,9 @@ from .servers import S3_ENVIRONMENT, Server, answers, free_ports, rclone_command
 MEBIBYTE = 1024 * 1024
 FOUND = b'HTTP/1.1 200 OK\r\nContent-Length: 2\r\nETag: "1"\r\nLast-Modified: Sun, 29 Nov 2026 12:00:00 GMT\r\n\r\n'
 SHORT = Limits(connect_s=0.5, request_s=0.5, patience_s=1.0, retries=1)
+"""For servers that never answer."""
+PATIENT = Limits(connect_s=60.0, request_s=60.0, patience_s=60.0, retries=1)
+"""For those that answer or are not there, however slow the machine."""
 
 
 def every_call(store: Store) -> list[Callable[[], object]]:
@@ -83,7 +86,7 @@ def test_another_bucket_than_the_job_may_use(seaweedfs: Server, open_on: Callabl
 def test_no_credentials_at_all(seaweedfs: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     # Where a machine's role would be asked for; nobody is there.
     monkeypatch.setenv("AWS_METADATA_ENDPOINT", f"http://127.0.0.1:{free_ports(1)[0]}")
-    store = open_store(seaweedfs.address("x"), SHORT)
+    store = open_store(seaweedfs.address("x"), PATIENT)
     with pytest.raises(PermissionError, match="there are no credentials: set AWS_ACCESS_KEY_ID"):
         store.read("k")
 
@@ -108,7 +111,7 @@ def test_an_environment_that_cannot_be_right(
 def test_no_server(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in S3_ENVIRONMENT.items():
         monkeypatch.setenv(name, value)
-    store = open_store(f"s3://ckpt/x?endpoint=http://127.0.0.1:{free_ports(1)[0]}", SHORT)
+    store = open_store(f"s3://ckpt/x?endpoint=http://127.0.0.1:{free_ports(1)[0]}", PATIENT)
     for error in failures(store):
         assert error.errno == errno.EHOSTUNREACH
         assert "cannot be reached: check the endpoint" in str(error)
@@ -153,7 +156,7 @@ def test_a_buffer_is_free_after_a_timeout(silent: str) -> None:
 def test_a_signature_in_the_environment_is_never_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_NAME", "someone")
     monkeypatch.setenv("AZURE_STORAGE_SAS_KEY", "sv=2021-12-02&sig=verysecretsignature")
-    store = open_store(f"az://ckpt/x?endpoint=http://127.0.0.1:{free_ports(1)[0]}", SHORT)
+    store = open_store(f"az://ckpt/x?endpoint=http://127.0.0.1:{free_ports(1)[0]}", PATIENT)
     with pytest.raises(OSError) as caught:
         store.read("k")
     assert "verysecret" not in "".join(traceback.format_exception(caught.value))
@@ -167,7 +170,7 @@ def test_a_server_killed_in_the_middle_of_an_upload(tmp_path: Path, monkeypatch:
         server = subprocess.Popen(rclone_command(ports, tmp_path), cwd=tmp_path, stdout=log, stderr=log)
     try:
         assert answers(f"http://127.0.0.1:{ports[0]}")
-        store = open_store(f"s3://ckpt/x?endpoint=http://127.0.0.1:{ports[0]}", SHORT)
+        store = open_store(f"s3://ckpt/x?endpoint=http://127.0.0.1:{ports[0]}", PATIENT)
         writer = store.writer("packs/a", 64 * MEBIBYTE)
         writer.write(bytes(16 * MEBIBYTE))
         server.kill()
@@ -270,7 +273,7 @@ class scripted:
         self._thread = threading.Thread(target=self._serve)
         self._thread.start()
         endpoint = f"http://127.0.0.1:{self._listening.getsockname()[1]}"
-        limits = Limits(connect_s=5.0, request_s=10.0, patience_s=10.0, retries=4)
+        limits = Limits(connect_s=60.0, request_s=60.0, patience_s=60.0, retries=4)
         return open_store(f"{self._scheme}://ckpt/x?endpoint={endpoint}", limits), self._requests
 
     def _serve(self) -> None:

@@ -24,7 +24,7 @@ class Dying(dcp.FileSystemWriter):
         return super().write_data(plan, planner)
 
 
-dist.init_process_group("gloo", f"file://{folder}/meeting", rank=rank, world_size=2, timeout=timedelta(seconds=60))
+dist.init_process_group("gloo", f"file://{folder}/meeting", rank=rank, world_size=2, timeout=timedelta(seconds=300))
 mesh = init_device_mesh("cpu", (2,))
 
 
