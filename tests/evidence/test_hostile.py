@@ -2,19 +2,19 @@
 
 import json
 import pickle
-import time
 import tracemalloc
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.work import lines_run
 
 from keepstep.core.catalog import CATALOG
 from keepstep.core.combine import judge
 from keepstep.core.observation import Observation
 from keepstep.core.root_cause import root_causes
-from keepstep.core.signal import Context, Signal
+from keepstep.core.signal import Context
 from keepstep.evidence.diagnosis import Diagnosed, diagnose
 from keepstep.evidence.document import Document
 from keepstep.evidence.recognise import READERS, read
@@ -66,7 +66,7 @@ def mutated(draw: st.DrawFn) -> bytes:
     return bytes(content)
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.lists(st.one_of(mutated(), st.binary(max_size=200)), min_size=1, max_size=3))
 def test_no_mutation_of_any_form_raises(contents: list[bytes]) -> None:
     found = diagnosed(*contents)
@@ -83,7 +83,7 @@ def test_every_reader_survives_what_is_not_its_own(content: bytes) -> None:
 
 LONG = {
     "a line of 10 MB": b"[ 100.1] NVRM: Xid (PCI:0000:1b:00): 79, " + b"A" * 10 * MEGABYTE,
-    "line ends": b"[ 100.1] NVRM: Xid (PCI:0000:1b:00): 79, x\n" + b"\n" * 200_000,
+    "line ends": b"[ 100.1] NVRM: Xid (PCI:0000:1b:00): 79, x\n" + b"\n" * 50_000,
     "brackets": b"{" + b'"a":[' * 100_000,
     "nested lists": b"[" * 200_000 + b"]" * 200_000,
     "a string of 10 MB in JSON": b'{"message": "' + b"x" * 10 * MEGABYTE + b'"}',
@@ -97,15 +97,13 @@ LONG = {
 
 
 @pytest.mark.parametrize("name", LONG)
-def test_a_huge_record_costs_bounded_time_and_memory(name: str) -> None:
+def test_a_huge_record_is_read_in_bounded_memory(name: str) -> None:
     content = LONG[name]
     tracemalloc.start()
-    started = time.monotonic()
     diagnosed(content)
-    took = time.monotonic() - started
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert peak < 12 * len(content) + 40 * MEGABYTE, f"{peak / MEGABYTE:.0f} MB, {took:.1f} s"
+    assert peak < 12 * len(content) + 40 * MEGABYTE, f"{peak / MEGABYTE:.0f} MB"
 
 
 def test_entities_that_multiply_are_refused() -> None:
@@ -195,30 +193,40 @@ def _many(count: int) -> list[Observation]:
     ]  # fmt: skip
 
 
-def _cost(observations: list[Observation]) -> float:
-    started = time.process_time()
-    signals: list[Signal] = judge(observations, Context())
-    root_causes(signals, Context())
-    return time.process_time() - started
+def _cost(observations: list[Observation]) -> int:
+    return lines_run(lambda: root_causes(judge(observations, Context()), Context()))
 
 
-@pytest.mark.timeout(60)
-def test_ten_times_the_signals_cost_no_hundred_times_the_work() -> None:
-    small, large = max(_cost(_many(1_000)), 0.02), _cost(_many(10_000))
-    assert large / small < 40, f"{small:.2f} s, {large:.2f} s"
+def test_four_times_the_signals_cost_no_sixteen_times_the_work() -> None:
+    assert _cost(_many(2_000)) < 7 * _cost(_many(500))
+
+
+def _growth(key: str) -> float:
+    """How many times more four times as many signals of one key cost."""
+    some = [
+        Observation(
+            signal=key, node=f"n{n}", part=f"gpu/{n % 8}", at_s=n * 0.01, clock="c", source="kernel_log", file="f", line=n,
+            attributes={"pid": str(n), "rank": str(n)},
+        )
+        for n in range(48)
+    ]  # fmt: skip
+    return _cost(some) / _cost(some[::4])
+
+
+def _in_a_rule() -> list[str]:
+    """Keys that the core names outside of its catalogue: the others are all treated alike."""
+    core = Path(judge.__code__.co_filename).parents[1]
+    text = "".join(path.read_text() for path in core.rglob("*.py") if "catalog" not in path.parts)
+    return [key for key in sorted(CATALOG.rows) if f'"{key}"' in text]
 
 
 def test_many_of_one_key_cost_no_more_than_their_number() -> None:
-    slow = []
-    for key in sorted(CATALOG.rows):
-        some = [
-            Observation(
-                signal=key, node=f"n{n}", part=f"gpu/{n % 8}", at_s=n * 0.01, clock="c", source="kernel_log", file="f", line=n,
-                attributes={"pid": str(n), "rank": str(n)},
-            )
-            for n in range(200)
-        ]  # fmt: skip
-        slow.append((_cost(some), key))
-    slow.sort()
-    ordinary = slow[len(slow) // 2][0]
-    assert slow[-1][0] < 100 * max(ordinary, 0.005), slow[-3:]
+    keys = _in_a_rule()
+    assert len(keys) > 100
+    assert {key: growth for key in keys[::3] if (growth := _growth(key)) > 6} == {}
+
+
+@pytest.mark.deep
+@pytest.mark.slow
+def test_many_of_any_key_cost_no_more_than_their_number() -> None:
+    assert {key: growth for key in sorted(CATALOG.rows) if (growth := _growth(key)) > 6} == {}

@@ -1,7 +1,6 @@
 """Whatever the bytes are: no reader of this family raises, and none takes longer than the size of its input deserves."""
 
 import json
-import time
 
 import pytest
 from hypothesis import given, settings
@@ -56,7 +55,7 @@ def _all(evidence: Document) -> None:
         judge(reader.read(evidence).observations, Context())
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(VALUES)
 def test_no_json_makes_a_reader_raise(value):
     _all(document(json.dumps(value)))
@@ -117,10 +116,9 @@ LONG = {
 
 
 @pytest.mark.parametrize("name", LONG)
-def test_long_input_costs_time_in_proportion(name):
-    started = time.process_time()
+def test_long_input_is_read(name):
+    """Where something in it cost more than in proportion to its length, this would take hours."""
     _all(Document("evidence", LONG[name]))
-    print(f"{name}: {time.process_time() - started:.2f} s")
 
 
 def test_a_log_of_many_records_is_judged_in_proportion():

@@ -32,7 +32,7 @@ def all_of(document: Document) -> list[Observation]:
 
 
 @given(st.lists(_WORDS, max_size=30).map("".join) | st.binary(max_size=300).map(lambda raw: raw.decode("latin-1")))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_any_text_is_read_and_judged(text: str) -> None:
     for raw in (text.encode(), b"\x80\x04" + text.encode(), b"[" + text.encode() + b"]"):
         judge(all_of(Document("x", raw)), Context())
@@ -50,13 +50,13 @@ def test_any_text_is_read_and_judged(text: str) -> None:
         max_leaves=15,
     )
 )  # fmt: skip
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_any_json_is_read_and_judged(value: object) -> None:
     judge(all_of(Document("x", json.dumps(value).encode())), Context())
 
 
 @given(st.dictionaries(st.text(max_size=10), st.text(max_size=20), max_size=6), st.integers(0, 99))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_any_attributes_are_judged(attributes: dict[str, str], pick: int) -> None:
     keys = ("job.collective_state", "job.stack", "job.collective_timeout", "job.collective_progress", "job.desync")
     told = {
@@ -69,7 +69,7 @@ def test_any_attributes_are_judged(attributes: dict[str, str], pick: int) -> Non
 
 
 @pytest.mark.parametrize(
-    "junk", [b"a" * 3_000_000, b"(" * 500_000, b"\x80\x04" + b"]" * 500_000, b'{"a":' * 100_000, b"\xff\xfe" * 9000]
+    "junk", [b"a" * 3_000_000, b"(" * 500_000, b"\x80\x04" + b"]" * 100_000, b'{"a":' * 100_000, b"\xff\xfe" * 9000]
 )
 def test_large_and_broken_documents_are_read(junk: bytes) -> None:
     all_of(Document("x", junk))

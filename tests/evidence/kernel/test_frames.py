@@ -241,7 +241,7 @@ PIECES = [
 
 
 @given(st.lists(st.sampled_from(PIECES), max_size=25))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_pieces_of_logs_in_any_order_are_read(pieces: list[str]) -> None:
     document = Document("x", "".join(pieces).encode())
     reader.recognise(document)

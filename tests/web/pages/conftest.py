@@ -1,15 +1,15 @@
-"""Sites that are served as in production, and one browser for all tests. Everything lives in one thread's event loop."""
+"""Sites that are served as in production, and one browser for all tests, each in the event loop of a thread of its own."""
 
 import asyncio
 import socket
-import threading
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import AsyncExitStack, ExitStack
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
+from tests.web.pages.driven import Driven, Loop
 from tests.web.site import OWNER_TOKEN, Rig, big_site, running_site, story
 
 from keepstep.core.access import Role
@@ -23,28 +23,10 @@ ARGUMENTS = (
     "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
     "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage",
 )  # fmt: skip
-START_WAIT_S = 30.0
+HISTORY = 20_000
+PATIENCE_S = 60.0
+"""For what a page is to show."""
 T = TypeVar("T")
-
-
-class Loop:
-    """An event loop in a thread: servers live there while a test waits for its browser."""
-
-    def __init__(self) -> None:
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
-        self._thread.start()
-
-    def do(self, work: Awaitable[T]) -> T:
-        async def done() -> T:
-            return await work
-
-        return asyncio.run_coroutine_threadsafe(done(), self._loop).result(START_WAIT_S)
-
-    def end(self) -> None:
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
 
 
 @dataclass
@@ -120,20 +102,22 @@ def small(loop: Loop) -> Iterator[Served]:
 
 @pytest.fixture(scope="session")
 def big(loop: Loop) -> Iterator[Served]:
-    """10,000 nodes, 100,000 incidents."""
-    yield from _serve(loop, big_site)
+    """10,000 nodes, and a long history. The benchmark of the server has a hundred thousand incidents."""
+    yield from _serve(loop, lambda: big_site(incidents=HISTORY))
 
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Any]:
-    api = pytest.importorskip("playwright.sync_api")
+    api = pytest.importorskip("playwright.async_api")
     if not CHROMIUM.exists():
         pytest.skip(f"there is no browser at {CHROMIUM}")
-    with ExitStack() as stack:
-        playwright = stack.enter_context(api.sync_playwright())
-        started = playwright.chromium.launch(executable_path=str(CHROMIUM), args=list(ARGUMENTS))
-        yield started
-        started.close()
+    loop = Loop()
+    playwright = Driven(loop.do(api.async_playwright().start()), loop)
+    started = playwright.chromium.launch(executable_path=str(CHROMIUM), args=list(ARGUMENTS))
+    yield started
+    started.close()
+    playwright.stop()
+    loop.end()
 
 
 @pytest.fixture
@@ -147,7 +131,7 @@ def visit(browser: Any) -> Iterator[Callable[..., Any]]:
         context = browser.new_context(viewport={"width": 1280, "height": 900}, **options)
         contexts.append(context)
         page = context.new_page()
-        page.set_default_timeout(15_000)
+        page.set_default_timeout(PATIENCE_S * 1000)
         if strict:
             page.on("console", lambda m: complaints.append(m.text) if m.type in ("error", "warning") else None)
         page.on("pageerror", lambda error: complaints.append(str(error)))

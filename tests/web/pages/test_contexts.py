@@ -14,10 +14,13 @@ from keepstep.adapters.memory.archive import MemoryArchive
 from keepstep.adapters.memory.journal import MemoryJournal
 from keepstep.core import facts as f
 from keepstep.core.access import OWNER, Principal, Role
+from keepstep.core.fold import fold
 from keepstep.core.ids import JobId
 from keepstep.core.incident import IncidentState
 from keepstep.core.vitals import JobVitals, RankSample, Vitals
 from keepstep.review.compute import review as compute
+from keepstep.review.drawing import label
+from keepstep.review.wording import duration
 from keepstep.server import fleet_queries
 from keepstep.server.desk import Desk, UnknownSubject
 from keepstep.server.replay import replay
@@ -30,6 +33,7 @@ from keepstep.web.pages.incidents import listing
 from keepstep.web.pages.intervals import optimum
 from keepstep.web.pages.job import job_page
 from keepstep.web.pages.now import now
+from keepstep.web.pages.rendering import environment
 from keepstep.web.pages.resource import history
 from keepstep.web.pages.review import review_page, span_of
 
@@ -61,7 +65,11 @@ def desk() -> Callable[..., Desk]:
     ],
 )  # fmt: skip
 def test_a_duration_has_two_units_at_most(seconds: float | None, said: str) -> None:
-    assert units.duration(seconds) == said
+    assert duration(seconds) == said
+
+
+def test_pages_and_reports_spell_a_duration_alike() -> None:
+    assert environment().from_string("{{ 750 | duration }}").render() == label(750, "seconds") == "12 min 30 s"
 
 
 def test_a_time_is_written_in_utc_for_a_browser_to_turn() -> None:
@@ -94,6 +102,15 @@ def test_capacity_counts_what_there_is_and_the_spares(desk: Callable[..., Desk])
     assert seen.nodes == 5 and seen.devices == 9
     assert sum(c.nodes + c.devices for c in seen.states) == 14
     assert seen.held == 1 and seen.spares == 2
+
+
+def test_capacity_is_counted_once_for_all_who_look_until_the_journal_grows(desk: Callable[..., Desk]) -> None:
+    looked = desk()
+    first = now(looked).capacity
+    assert now(desk(viewer("default"))).capacity is first, "a count for each viewer looks at the whole fleet each time"
+    free = next(item.id for item in looked.world.resources.values() if not item.holds)
+    fold(looked.world, f.HoldRequested(resource=free, source="person:b", by="b"), looked.now_s)
+    assert now(looked).capacity.held == 2
 
 
 def test_the_breaker_counts_recent_isolations(desk: Callable[..., Desk]) -> None:
