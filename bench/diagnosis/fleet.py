@@ -12,7 +12,8 @@ from pathlib import Path
 import msgspec
 
 from keepstep.core.preemptions import Precision
-from keepstep.sim.fleet_run import FleetResult, FleetRun, Kind, percentile, spread
+from keepstep.review.estimates import nearest
+from keepstep.sim.fleet_run import FleetResult, FleetRun, Kind, spread
 from keepstep.sim.scenario import Scenario, load
 
 PAGE = Path(__file__).parent / "fleet.md"
@@ -114,7 +115,7 @@ def _faults(kinds: tuple[Kind, ...]) -> list[str]:
         "|---|---|---|---|---|---|---|",
     ]
     for kind in kinds:
-        out = [f"{percentile(kind.out_s, share):.1f} s" if kind.out_s else "–" for share in (0.5, 0.99)]
+        out = [f"{nearest(kind.out_s, share):.1f} s" if kind.out_s else "–" for share in (0.5, 0.99)]
         evident = f"{kind.evident_s:.0f} s" if kind.evident_s else "at once"
         name = f"{kind.kind} (common cause)" if kind.shared else kind.kind
         lines.append(

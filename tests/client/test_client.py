@@ -25,7 +25,7 @@ from keepstep.client import (
     WrongState,
 )
 from keepstep.core.facts import HoldRequested
-from keepstep.server.state_dir import StateDir
+from keepstep.server.state_dir import HttpSign, StateDir
 
 READS = {
     "job": ("job",), "live": ("job",), "ranks": ("job",), "launchers": ("job",), "checkpoints": ("job",), "report": (),
@@ -120,12 +120,13 @@ def test_address_and_token_come_from_the_state_directory(served, tmp_path):
     with pytest.raises(ValueError, match="no server writes its HTTP address"):
         Client(state_dir=state.path)
     state.create()
-    (state.path / "http.address").write_text(served.url + "\n")
+    sign = HttpSign(state, served.url)
     with pytest.raises(ValueError, match="there is no token file"):
         Client(state_dir=state.path)
     state.token_file.write_text(OWNER_TOKEN + "\n")
     with Client(state_dir=state.path) as made:
         assert made.server().leads
+    sign.take_down()
 
 
 class Flaky(ThreadingHTTPServer):

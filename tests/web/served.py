@@ -16,7 +16,7 @@ from keepstep.web.options import WebOptions
 from keepstep.web.serving import serve
 
 Result = TypeVar("Result")
-START_WAIT_S = 30.0
+START_WAIT_S = 60.0
 
 
 class Served:
@@ -40,7 +40,7 @@ class Served:
         """To be closed by whoever asks for it."""
         if token:
             headers["Authorization"] = f"Bearer {token}"
-        return httpx.Client(base_url=self.url, headers=headers, timeout=10.0)
+        return httpx.Client(base_url=self.url, headers=headers, timeout=START_WAIT_S)
 
     def do(self, act: Callable[[Rig], Awaitable[Result]]) -> Result:
         """Something in the server's event loop."""
@@ -60,6 +60,7 @@ class Served:
         self.http.close()
         self.loop.call_soon_threadsafe(self._stop.set)
         self._thread.join(START_WAIT_S)
+        assert not self._thread.is_alive(), "the server does not end"
 
     def _run(self) -> None:
         asyncio.set_event_loop(self.loop)

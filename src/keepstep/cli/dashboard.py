@@ -54,7 +54,7 @@ def serving_url(state: "StateDir") -> str | None:
     """Where a server of the state directory shows the dashboard right now."""
     import httpx
 
-    url = state.http()
+    url = state.http_served()
     if url is None:
         return None
     try:

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from keepstep.cli.present import WatchOption, present, rows_or
+from keepstep.cli.present import WatchOption, noted, present, rows_or
 from keepstep.cli.terminal import JsonOption, StateDirOption, moment, print_json, seconds
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def _faults(found: "Faults", empty: str) -> list["RenderableType"]:
         acts = f"{item.resource_action}; job: {item.job_action}"
         what = f"{item.text} (seen {item.count}x)"
         made.add_row(item.id + state, item.resource, item.failure_class, f"{item.confidence:.0%}", what, acts)
-    return [rows_or(made, empty)]
+    return [rows_or(made, empty), *noted(found.note)]
 
 
 @fault.command("show")

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from keepstep.cli.present import WatchOption, present, rows_or
+from keepstep.cli.present import WatchOption, noted, present, rows_or
 from keepstep.cli.terminal import JsonOption, StateDirOption, moment, seconds, step
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def _incidents(found: "Incidents") -> list["RenderableType"]:
             step(line.lost_steps),
             seconds(line.downtime_s),
         )
-    return [rows_or(made, "no incident")]
+    return [rows_or(made, "no incident"), *noted(found.note)]
 
 
 def _what(line: "IncidentLine") -> str:

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from keepstep.cli.present import WatchOption, present, rows_or
+from keepstep.cli.present import WatchOption, noted, present, rows_or
 from keepstep.cli.terminal import JsonOption, StateDirOption, moment, step
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def _jobs(found: "Jobs") -> list["RenderableType"]:
             moment(job.submitted_s)[5:16],
         )
     slower = [f"{job.id} is slower: {job.slower}" for job in reversed(found.jobs) if job.slower]
-    return [rows_or(made, "no job yet"), *slower]
+    return [rows_or(made, "no job yet"), *slower, *noted(found.note)]
 
 
 def resources(state_dir: StateDirOption = None, json: JsonOption = False, watch: WatchOption = None) -> None:

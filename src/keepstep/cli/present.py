@@ -52,6 +52,11 @@ def rows_or(made: "Table", empty: str) -> "RenderableType":
     return made if made.row_count else empty
 
 
+def noted(note: str) -> tuple[str, ...]:
+    """A line below the table, where the answer is not the whole."""
+    return (note,) if note else ()
+
+
 def _follow(look: Callable[[], View], draw: Callable[[View], Sequence["RenderableType"]], every_s: float) -> None:
     from rich.console import Group
     from rich.live import Live

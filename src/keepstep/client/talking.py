@@ -51,12 +51,13 @@ def where(url: str | None, token: str | None, state_dir: str | Path | None) -> t
     """Base URL, headers, and what certificates are checked against. Raises ValueError where nothing says whom to ask."""
     state = StateDir(Path(state_dir) if state_dir is not None else default_state_dir())
     if url is None:
-        try:
-            url = (state.path / "http.address").read_text().strip()
-        except FileNotFoundError:
-            raise ValueError(
-                f"no server writes its HTTP address to {state.path}; name its url, or its state_dir"
-            ) from None
+        url = state.http_served()
+    if url is None and state.http() is not None:
+        raise ValueError(
+            f"the server that wrote {state.http_file} does not run any more: start it again, or name a url"
+        )
+    if url is None:
+        raise ValueError(f"no server writes its HTTP address to {state.path}; name its url, or its state_dir")
     if token is None:
         if not state.token_file.exists():
             raise ValueError(

@@ -166,7 +166,7 @@ def label(value: float, kind: Kind) -> str:
         case "day":
             return day(value)
         case "time" | "seconds":
-            return "0" if value == 0 else duration(value).replace(".00 ", " ").replace(".0 ", " ")
+            return "0" if value == 0 else duration(value)
         case "share":
             return f"{100 * value:.3g} %"
         case _:

@@ -3,22 +3,21 @@
 import math
 
 
-def duration(value_s: float | None) -> str:
-    """With as many digits as matter."""
-    if value_s is None:
+def duration(seconds: float | None) -> str:
+    """Two units at most: ``0.35 s``, ``42 s``, ``12 min 30 s``, ``3 h 10 min``, ``5 d 2 h``. Pages and reports spell them
+    alike: the same recovery is looked up in both."""
+    if seconds is None:
         return "–"
-    if value_s == 0:
-        return "0 s"
-    if abs(value_s) < 10:
-        return f"{value_s:.2f} s"
-    if abs(value_s) < 120:
-        return f"{value_s:.1f} s"
-    minutes, _ = divmod(round(abs(value_s)), 60)
-    sign = "−" if value_s < 0 else ""
-    if minutes < 120:
-        return f"{sign}{minutes} min"
-    hour, minutes = divmod(minutes, 60)
-    return f"{sign}{hour} h {minutes:02d} min" if hour < 72 else f"{sign}{hour / 24:.1f} d"
+    if seconds < 0:
+        return f"-{duration(-seconds)}"
+    if seconds < 10:
+        return f"{seconds:.2g} s"
+    whole = round(seconds)
+    for size_s, name, part_s, part in ((86_400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s")):
+        if whole >= size_s:
+            rest = whole % size_s // part_s
+            return f"{whole // size_s} {name} {rest} {part}" if rest else f"{whole // size_s} {name}"
+    return f"{whole} s"
 
 
 def hours(gpu_h: float | None) -> str:

@@ -10,6 +10,7 @@ from keepstep.core.incident import Incident
 from keepstep.core.job import Job
 from keepstep.core.vitals import Vitals
 from keepstep.ports import Journal
+from keepstep.review.wording import duration
 from keepstep.server import views, visibility
 from keepstep.server.history import Books, OrderRecord, Step
 
@@ -29,6 +30,7 @@ class Desk:
         self.archive = books.archive
         self.registry = books.registry
         self.tallies = books.tallies
+        self.capacity = books.capacity
         self.vitals = vitals
         self.now_s = now_s
         self.journal = journal
@@ -68,6 +70,13 @@ class Desk:
                 return True
             if not (cursor := page.next):
                 return False
+
+    def note_of(self, missing: str) -> str:
+        """For people, where ``missing`` says why what is over cannot be read. Empty where it is empty."""
+        if not missing:
+            return ""
+        old = duration(max(0.0, self.now_s - self.history.last_s))
+        return f"what is over is missing: {missing}; the rest is as of entry {self.world.seq}, {old} old"
 
     def job(self, name: str) -> Job:
         found = self.world.jobs.get(JobId(name))

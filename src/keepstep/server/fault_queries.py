@@ -22,7 +22,8 @@ def faults(desk: Desk, closed: bool = False, q: str = "", cursor: str = "", limi
         [partial(_view, item) for item in fitting],
         desk.archive, over, lambda record: partial(_over, desk, record.id), cursor=cursor, limit=limit,
     )  # fmt: skip
-    return views.Faults(faults=tuple(make() for make in found.items), next=found.next, total=found.total)
+    made = tuple(make() for make in found.items)
+    return views.Faults(faults=made, next=found.next, total=found.total, note=desk.note_of(found.missing))
 
 
 def _fits(item: Fault, q: str) -> bool:

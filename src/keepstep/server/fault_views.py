@@ -39,6 +39,8 @@ class Faults(Struct, frozen=True, kw_only=True):
     faults: tuple[FaultView, ...]
     next: str = ""
     total: int = 0
+    note: str = ""
+    """What is missing, why, and how old the rest is; empty where nothing is."""
 
 
 class FaultReport(Struct, frozen=True, kw_only=True):

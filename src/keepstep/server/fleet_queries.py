@@ -4,7 +4,6 @@ The map is told in columns of letters and numbers, a thousand nodes at a time: a
 kilobytes, and no answer takes long.
 """
 
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from itertools import islice
 
@@ -89,49 +88,7 @@ def rack_of(desk: Desk, node: NodeId) -> str:
 
 
 def capacity(desk: Desk) -> views.Capacity:
-    """Nodes and devices by state. One look at each: a few milliseconds for a fleet of 10,000 nodes."""
-    nodes, devices, held = _counts(desk.world.resources.values())
-    return views.Capacity(
-        states=tuple(
-            views.StateCount(state=state.value, nodes=nodes[state.value], devices=devices[state.value])
-            for state in STATES
-            if nodes[state.value] or devices[state.value]
-        ),
-        nodes=sum(nodes.values()),
-        devices=sum(devices.values()),
-        held=held,
-        spares=sum(1 for _ in _spares(desk)),
-    )
-
-
-def _counts(resources: Iterable[Resource]) -> tuple[Counter[str], Counter[str], int]:
-    """Nodes and devices by state, and how many a person holds. Nearly all are in service: those are counted by the way."""
-    nodes: Counter[str] = Counter()
-    devices: Counter[str] = Counter()
-    fine, held, fine_nodes, fine_devices = ResourceState.IN_SERVICE, 0, 0, 0
-    for item in resources:
-        if item.holds and any(source.startswith("person:") for source in item.holds):
-            held += 1
-        is_node = item.id[0] == "n"
-        if item.state is not fine:
-            (nodes if is_node else devices)[item.state._value_] += 1
-        elif is_node:
-            fine_nodes += 1
-        else:
-            fine_devices += 1
-    nodes[fine.value], devices[fine.value] = fine_nodes, fine_devices
-    return nodes, devices, held
-
-
-def _spares(desk: Desk) -> Iterator[NodeId]:
-    """Each once, however many jobs it stands by for."""
-    placed = {n for j in desk.world.live_jobs if (p := desk.world.jobs[j].placement) is not None for n in p.nodes}
-    known: dict[NodeId, None] = {}
-    for job in desk.world.live_jobs:
-        for launcher in desk.world.jobs[job].launchers.values():
-            if launcher.reachable and not launcher.left and not launcher.gone and launcher.node not in placed:
-                known[launcher.node] = None
-    return (node for node in known if desk.world.node_usable(node))
+    return desk.capacity.of(desk.world)
 
 
 def fleet_list(

@@ -17,6 +17,7 @@ from keepstep.core.preemptions import Ledger
 from keepstep.core.world import World
 from keepstep.ports import Archive
 from keepstep.review.records import FaultRecord, IncidentRecord, JobRecord
+from keepstep.server.capacity import Capacities
 from keepstep.server.registry import Registry
 from keepstep.server.tallies import Tallies
 
@@ -148,6 +149,7 @@ class Books:
     registry: Registry = field(default_factory=Registry)
     archive: Archive = field(default_factory=MemoryArchive)
     tallies: Tallies = field(default_factory=Tallies)
+    capacity: Capacities = field(default_factory=Capacities)
     hash: str = ""
     """Of the newest entry, hex."""
     unfiled: list[tuple[IncidentRecord | JobRecord | FaultRecord, bytes]] = field(default_factory=list)

@@ -13,7 +13,7 @@ from typing import Generic, Literal, TypeVar
 import msgspec
 from msgspec import Struct
 
-from keepstep.ports import Archive
+from keepstep.ports import Archive, JournalUnavailable
 from keepstep.review.records import FaultRecord, IncidentRecord, JobRecord
 
 LIMIT_MAX = 500
@@ -34,6 +34,8 @@ class Slice(Struct, Generic[Item], frozen=True, kw_only=True):
     """Empty on the last page."""
     total: int
     """How many fit, on all pages."""
+    missing: str = ""
+    """Why what is over is not among them; empty where it is."""
 
 
 class Closed(Struct, frozen=True, kw_only=True):
@@ -88,16 +90,26 @@ def page_of_all(
     cursor: str,
     limit: int,
 ) -> Slice[Item]:
-    """``items``, newest first, then what the archive has: ``closed`` says which part of it; None where nothing of it fits."""
+    """``items``, newest first, then what the archive has: ``closed`` says which part of it; None where nothing of it fits.
+
+    Where the archive's medium is away, what the World has is answered alone, and ``missing`` says so; a page of the archive
+    itself raises JournalUnavailable.
+    """
     check_limit(limit)
     start = decode_cursor(cursor)
     chosen = list(items[start.at : start.at + limit]) if start.part == "world" else []
     if closed is None:
         return page(items, len(items), cursor, limit)
     room = limit - len(chosen)
-    kept = archive.list(
-        closed.kind, closed.where, cursor=start.archive, limit=max(room, 1), since_s=closed.since_s, until_s=closed.until_s
-    )  # fmt: skip
+    try:
+        kept = archive.list(
+            closed.kind, closed.where, cursor=start.archive, limit=max(room, 1), since_s=closed.since_s,
+            until_s=closed.until_s,
+        )  # fmt: skip
+    except JournalUnavailable as error:
+        if start.part == "archive":
+            raise
+        return msgspec.structs.replace(page(items, len(items), cursor, limit), missing=str(error))
     total = len(items) + kept.total
     if room == 0:
         more = start.at + limit < len(items) or kept.total > 0

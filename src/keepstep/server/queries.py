@@ -56,7 +56,8 @@ def jobs(
         [partial(job_view, desk, job) for job in fitting],
         desk.archive, closed, lambda record: partial(_job_over, desk, record.id), cursor=cursor, limit=limit,
     )  # fmt: skip
-    return views.Jobs(jobs=tuple(make() for make in found.items), next=found.next, total=found.total)
+    made = tuple(make() for make in found.items)
+    return views.Jobs(jobs=made, next=found.next, total=found.total, note=desk.note_of(found.missing))
 
 
 def _job_fits(job: Job, state: str, q: str) -> bool:
@@ -206,7 +207,11 @@ def incidents(
     desk: Desk, job: str | None = None, starts: bool = False, cursor: str = "", limit: int = LIMIT_MAX, **filters: Any
 ) -> views.Incidents:
     """``filters`` are the other fields of IncidentFilter."""
-    if job is not None and not desk.archived("job", job):
+    if (
+        job is not None
+        and not (JobId(job) in desk.world.live_jobs and desk.sees(job))
+        and not desk.archived("job", job)
+    ):
         desk.job(job)
     try:
         chosen = msgspec.convert({"job": job or "", "starts": starts} | filters, IncidentFilter)
@@ -215,7 +220,8 @@ def incidents(
     found = page_of_all(
         _open_lines(desk, chosen), desk.archive, _closed_incidents(desk, chosen), _line_over, cursor=cursor, limit=limit
     )
-    return views.Incidents(incidents=found.items, next=found.next, total=found.total)
+    note = desk.note_of(found.missing)
+    return views.Incidents(incidents=found.items, next=found.next, total=found.total, note=note)
 
 
 def _open_lines(desk: Desk, chosen: IncidentFilter) -> list[views.IncidentLine]:

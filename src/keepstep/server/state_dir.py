@@ -100,10 +100,20 @@ class StateDir:
         except FileNotFoundError:
             return None
 
-    def withdraw_http(self, url: str) -> None:
-        """Of a server that ends. Where another one has written its own since, that stays."""
-        if self.http() == url:
-            self.http_file.unlink(missing_ok=True)
+    def http_served(self) -> str | None:
+        """The same while that server runs. One that was killed leaves its file, and a stranger may have its port by now: he
+        must not be shown a token."""
+        try:
+            fd = os.open(self.http_file, os.O_RDONLY)
+        except FileNotFoundError:
+            return None
+        try:
+            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return os.read(fd, 4096).decode().strip() or None
+        finally:
+            os.close(fd)
+        return None
 
     def publish(self, file: Path, text: str) -> None:
         """Replace an address file in one step, so that no reader sees half of it."""
@@ -128,6 +138,24 @@ class StateDir:
             pass  # another process made it first; its token is the token
         finally:
             draft.unlink()
+
+
+class HttpSign:
+    """The URL of a server, for the life of the server: the kernel lets go of the file however it ends."""
+
+    def __init__(self, state: StateDir, url: str) -> None:
+        self._state, self._url = state, url
+        draft = state.http_file.with_name(f"{state.http_file.name}.{os.getpid()}")
+        self._fd = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o644)
+        fcntl.flock(self._fd, fcntl.LOCK_EX)
+        os.write(self._fd, f"{url}\n".encode())
+        draft.replace(state.http_file)
+
+    def take_down(self) -> None:
+        """Where another server has put up its own since, that stays."""
+        if self._state.http() == self._url:
+            self._state.http_file.unlink(missing_ok=True)
+        os.close(self._fd)
 
 
 class ServerLock:

@@ -40,6 +40,8 @@ class Jobs(Struct, frozen=True, kw_only=True):
     """Cursor of the following page; empty on the last one."""
     total: int = 0
     """How many fit, on all pages; one that was over and runs again counts twice."""
+    note: str = ""
+    """What is missing, why, and how old the rest is; empty where nothing is."""
 
 
 class Leaving(Struct, frozen=True, kw_only=True):
@@ -78,6 +80,8 @@ class Incidents(Struct, frozen=True, kw_only=True):
     incidents: tuple[IncidentLine, ...]
     next: str = ""
     total: int = 0
+    note: str = ""
+    """As of ``Jobs``."""
 
 
 class EvidenceView(Struct, frozen=True, kw_only=True):

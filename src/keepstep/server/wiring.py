@@ -43,7 +43,7 @@ from keepstep.server.replay import file_away
 from keepstep.server.replica import Replica, Standing
 from keepstep.server.site import Bulletin
 from keepstep.server.snapshot import load
-from keepstep.server.state_dir import ServerLock, StateDir, StateDirInUse
+from keepstep.server.state_dir import HttpSign, ServerLock, StateDir, StateDirInUse
 from keepstep.wire.requests import SetPolicy
 
 if TYPE_CHECKING:
@@ -207,9 +207,9 @@ class _Server:
         if config.policy is not None and replica.leads:
             await _set_policy(replica, config.policy.read_text(encoding="utf-8"), str(config.policy))
         if config.http is not None and web is not None:
-            serving, url = self._open_http(config.http, web)
+            serving, sign = self._open_http(config.http, web)
             stack.push_async_callback(_cancel, serving)
-            stack.callback(config.state.withdraw_http, url)
+            stack.callback(sign.take_down)
 
     def _make_web(self, replica: Replica) -> Any:
         """None where it is off, or missing and nobody insists. Raises ValueError where it is missing and somebody does."""
@@ -226,14 +226,14 @@ class _Server:
         secure = not is_loopback(wanted.host)
         return web.Web(replica, owner_token=self._token, names=self._config.names, secure=secure)
 
-    def _open_http(self, wanted: HttpAddress, web: Any) -> "tuple[asyncio.Task[None], str]":
+    def _open_http(self, wanted: HttpAddress, web: Any) -> "tuple[asyncio.Task[None], HttpSign]":
         """Serve API and dashboard. Beyond loopback only with a certificate."""
         sockets, secure = bind(wanted), not is_loopback(wanted.host)
         serving: asyncio.Task[None] = web.open(sockets, self._tls() if secure else None)
         url = f"http{'s' if secure else ''}://{url_host(wanted.host)}:{sockets[0].getsockname()[1]}"
-        self._config.state.publish(self._config.state.http_file, url)
+        sign = HttpSign(self._config.state, url)
         log.info("API and dashboard at %s; `keepstep dashboard` logs you in", url)
-        return serving, url
+        return serving, sign
 
     def _publish(self) -> None:
         addresses = self._listening.addresses

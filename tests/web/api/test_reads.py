@@ -175,5 +175,5 @@ def test_of_another_tenant_nothing_is_seen(served):
         assert http.get("/api/v1/journal").status_code == 403
         assert len(http.get("/api/v1/nodes").json()["nodes"]) == 5, "the fleet is everybody's"
     with served.client(red) as http:
-        assert http.get("/api/v1/jobs").json() == {"jobs": [], "next": "", "total": 0}
+        assert http.get("/api/v1/jobs").json() == {"jobs": [], "next": "", "total": 0, "note": ""}
         assert http.get("/api/v1/approvals").json()["total"] == 0

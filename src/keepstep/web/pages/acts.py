@@ -16,7 +16,8 @@ from keepstep.core.job import Job
 from keepstep.core.rehearse import unfit
 from keepstep.core.resource import Resource
 from keepstep.core.world import World
-from keepstep.web.pages.units import counted, duration
+from keepstep.review.wording import duration
+from keepstep.web.pages.units import counted
 
 API = "/api/v1"
 

@@ -6,7 +6,8 @@ from msgspec import Struct
 
 from keepstep.review import plots
 from keepstep.review.figures import Review
-from keepstep.web.pages.units import duration, utc, words
+from keepstep.review.wording import duration
+from keepstep.web.pages.units import utc, words
 
 LOSSES_SHOWN = 12
 GPU_H = "GPU-h"

@@ -7,6 +7,7 @@ from urllib.parse import quote, urlencode
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from keepstep.review.wording import duration
 from keepstep.web.pages import units
 
 
@@ -20,7 +21,7 @@ def environment() -> Environment:
         lstrip_blocks=True,
     )
     made.filters.update(
-        duration=units.duration,
+        duration=duration,
         percent=units.percent,
         count=units.count,
         number=units.number,
@@ -28,7 +29,7 @@ def environment() -> Environment:
         words=units.words,
         time=units.time,
         ago=units.ago,
-        age=lambda now_s, since_s: units.duration(max(0.0, now_s - since_s)),
+        age=lambda now_s, since_s: duration(max(0.0, now_s - since_s)),
         segment=lambda value: quote(str(value), safe=""),
         path=lambda value: quote(str(value), safe="/"),
     )

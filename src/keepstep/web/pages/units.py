@@ -1,27 +1,14 @@
-"""Figures as a person reads them: durations, times, sizes, shares. Owns their spelling; no clock, no locale."""
+"""Figures as a person reads them: times, sizes, shares. Owns their spelling, but for durations: see ``review.wording``. No
+clock, no locale."""
 
 from datetime import UTC, datetime
 
 from markupsafe import Markup, escape
 
+from keepstep.review.wording import duration
+
 NOTHING = "–"
 """Where there is no figure. Never 0, which would be one."""
-
-
-def duration(seconds: float | None) -> str:
-    """Two units at most: ``0.35 s``, ``42 s``, ``12 min 30 s``, ``3 h 10 min``, ``5 d 2 h``."""
-    if seconds is None:
-        return NOTHING
-    if seconds < 0:
-        return f"-{duration(-seconds)}"
-    if seconds < 10:
-        return f"{seconds:.2g} s"
-    whole = round(seconds)
-    for size, name, part, part_name in ((86_400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s")):
-        if whole >= size:
-            rest = whole % size // part
-            return f"{whole // size} {name} {rest} {part_name}" if rest else f"{whole // size} {name}"
-    return f"{whole} s"
 
 
 def percent(share: float | None) -> str:
