@@ -15,7 +15,7 @@ from keepstep.core.invariants import check
 from keepstep.core.job import JobState
 from keepstep.core.policy import Drills, Policy
 
-from .build import JOB, Plane, disk, ram, replayed, stacks, waiting
+from .build import JOB, Plane, bug, disk, ram, replayed, stacks, waiting
 
 SIGKILL = 9
 
@@ -226,7 +226,7 @@ def test_drills_come_one_at_a_time() -> None:
     assert (first.state, second.state) == (DrillState.PASSED, DrillState.INJECTED)
 
 
-def test_a_job_that_ends_takes_its_drill_along() -> None:
+def test_a_job_that_is_stopped_takes_its_drill_along_and_nobody_is_woken() -> None:
     plane = steady()
     drill = begin(plane)
     plane.tell(f.JobStopRequested(job=JOB, by="ann"))
@@ -235,7 +235,21 @@ def test_a_job_that_ends_takes_its_drill_along() -> None:
     for number, _ in list(plane.world.orders.items()):
         plane.tell(f.Answered(intent=number, outcome=f.Done()))
     assert plane.job.state is JobState.STOPPED
-    assert drill.state is DrillState.FAILED and "ended first" in drill.reason
+    assert drill.state is DrillState.CALLED_OFF and "ended first" in drill.reason
+    assert "page" not in {note.level for _, note in plane.pending(Notify)}
+
+
+def test_a_job_that_fails_takes_its_drill_along_and_it_has_failed() -> None:
+    plane = steady()
+    plane.tell(plane.exited(1, code=1, error=bug()))
+    plane.recover()
+    drill = begin(plane)
+    plane.answer(Inject, f.Done())
+    plane.tell(plane.exited(1, code=1, error=bug()))
+    for number, _ in list(plane.world.orders.items()):
+        plane.tell(f.Answered(intent=number, outcome=f.Done()))
+    assert plane.job.state is JobState.FAILED
+    assert drill.state is DrillState.FAILED and "ended first: the same error at the same step" in drill.reason
 
 
 def test_a_rank_that_the_job_does_not_have_calls_it_off() -> None:
@@ -295,6 +309,7 @@ def test_the_schedule_is_off_by_default() -> None:
         ({"hours_utc": (1, 24)}, False),
         ({"hours_utc": (22, 1)}, True),
         ({"hours_utc": (2, 0)}, False),
+        ({"hours_utc": (5, 5)}, True),
         ({"checkpoint_age_s": 599.0}, False),
         ({"checkpoint_age_s": 601.0}, True),
         ({"kinds": ()}, False),

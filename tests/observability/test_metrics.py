@@ -166,7 +166,7 @@ def test_verdicts_on_preemptions_are_those_of_the_ledger_and_a_minute_old_at_mos
     assert sum(series(site, "keepstep_preemption_verdicts").values()) == len(ledger.preemptions())
     ledger.acts.append(msgspec.structs.replace(held[0]))
     assert sum(series(site, "keepstep_rule_acts").values()) == len(held)
-    site.at_s += 60.0
+    site.at_s += 60.5
     assert sum(series(site, "keepstep_rule_acts").values()) == len(held) + 1
 
 

@@ -31,9 +31,10 @@ from keepstep.server.clock import ServerClock
 from keepstep.server.compaction import Store, compact, prove
 from keepstep.server.connection import HELLO_FRAME_LIMIT_BYTES, Connection
 from keepstep.server.following import Following
-from keepstep.server.hub import Hub
+from keepstep.server.hub import EXPIRED_GRACE_S, Hub
 from keepstep.server.leading import LeadingSite
 from keepstep.server.loop import ControlLoop
+from keepstep.server.metrics import metrics_text
 from keepstep.server.queries import QUESTIONS
 from keepstep.server.reception import Reception
 from keepstep.server.registry import Registry, digest_of, new_secret
@@ -131,6 +132,43 @@ def test_a_node_is_no_front() -> None:
         await rig.tell(issued)
         said = await Line(rig.hub, "b1").say(hello("front", job="job", node="n1", session="front-1"))
         assert isinstance(said[0], m.Refused) and "a front speaks for" in said[0].reason
+
+    with_rig(scene)
+
+
+def test_a_connection_outlives_its_certificate_only_where_that_was_renewed() -> None:
+    async def scene(rig: Rig) -> None:
+        for serial, name in (("a1", "n7"), ("b1", "n8")):
+            ends_s = rig.clock.at_s + 100.0
+            await rig.tell(f.CertificateIssued(serial=serial, role="agent", name=name, expires_s=ends_s))
+        lapsed, renewed = Line(rig.hub, "a1"), Line(rig.hub, "b1")
+        await lapsed.say(hello("agent", node="n7", session="s7"))
+        await renewed.say(hello("agent", node="n8", session="s8"))
+        late_s = rig.clock.at_s + 900.0
+        await rig.tell(f.CertificateIssued(serial="b2", role="agent", name="n8", expires_s=late_s, replaces="b1"))
+        for more_s, stays in ((EXPIRED_GRACE_S, True), (110.0, False)):
+            rig.clock.at_s += more_s
+            rig.hub.observe()
+            await renewed.say()
+            assert (lapsed.is_open, renewed.is_open) == (stays, True)
+        assert isinstance((await Line(rig.hub, "a1").say(hello("agent", node="n7", session="s7")))[0], m.Refused)
+        await rig.tell(f.CertificateRevoked(serial="b2", by="root"))
+        assert not renewed.is_open, "it lives by the new one, and ends with it"
+
+    with_rig(scene)
+
+
+def test_facts_that_a_spool_dropped_are_counted() -> None:
+    async def scene(rig: Rig) -> None:
+        await rig.tell(f.CertificateIssued(serial="a1", role="agent", name="n7", expires_s=rig.clock.at_s + 9.0))
+        agent, tool = Line(rig.hub, "a1"), Line(rig.hub)
+        beats = [m.Beat(generation=0, running_s=1.0, ranks=(), dropped=dropped) for dropped in (3, 0, 4, -9)]
+        await agent.say(hello("agent", node="n7", session="s7"), *beats)
+        await tool.say(hello("tool", OWNER_TOKEN), *beats)
+        told = metrics_text(rig.site)[0].decode()
+        assert [line for line in told.splitlines() if line.startswith("keepstep_spool_dropped_total{")] == [
+            'keepstep_spool_dropped_total{role="agent"} 7.0'
+        ]
 
     with_rig(scene)
 

@@ -9,7 +9,7 @@ from keepstep.core.intents import Launch
 from keepstep.core.policy import Policy
 from keepstep.ports import JournalUnavailable
 from keepstep.server.desk import Desk
-from keepstep.server.loop import ControlLoop, Received
+from keepstep.server.loop import SESSIONS_MAX, ControlLoop, Received
 from keepstep.server.queries import answer
 from keepstep.server.replay import replay
 
@@ -179,6 +179,22 @@ def test_a_standstill_of_the_server_itself_is_no_silence_of_a_launcher(loop, jou
     clock.at_s += Policy().silence.lease_s * 5
     loop.work()
     assert not any(isinstance(entry.record, f.NodeUnreachable) for entry in journal.read())
+
+
+def test_of_sessions_beyond_the_bound_those_heard_longest_ago_are_forgotten(loop, journal, clock):
+    submit_and_join(loop)
+    loop.work()
+    crowd = {Session(f"ask-{number}"): 1 for number in range(SESSIONS_MAX - 1)}
+    journal._received |= crowd  # what so many requests leave behind, without writing each of them
+    again = ControlLoop(journal, replay(journal), Policy(), clock)
+    again.start("next", "0")
+    assert len(again.sessions("")) == SESSIONS_MAX and again.acked(S) == 2
+    again.receive(Received(JOINED, S, 3))
+    again.receive(Received(JOINED, Session("late"), 1))
+    again.work()
+    assert len(again.sessions("")) == SESSIONS_MAX
+    assert again.acked(Session("ask-0")) == 0, "nobody was silent for longer"
+    assert again.acked(S) == 3 and again.acked(Session("late")) == 1
 
 
 def test_an_older_session_may_not_speak(loop):

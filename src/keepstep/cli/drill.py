@@ -37,7 +37,7 @@ def run(
         int | None,
         typer.Option(
             help="Whom to hit; of lose-node, a rank on the node. The server picks where it is left out.", min=0,
-            show_default=False,
+            max=2**31, show_default=False,
         ),
     ] = None,
     wait: Annotated[
@@ -158,7 +158,7 @@ def _drills(found: "Drills") -> list["RenderableType"]:
             "".join(GOOD if mark.good else BAD for mark in item.marks) or "–",
             item.incident if item.state == "passed" else item.reason or item.incident or "–",
         )
-    return [rows_or(made, "no drill yet; `keepstep drill run JOB` begins one")]
+    return [rows_or(made, "no drill yet; `keepstep drill run JOB --kind kill-rank` begins one")]
 
 
 @drill.command("show")

@@ -33,7 +33,7 @@ class DrillState(enum.Enum):
     PASSED = "passed"
     FAILED = "failed"
     CALLED_OFF = "called_off"
-    """Nothing was injected."""
+    """Nothing was injected, or the job was stopped, or came to its end, before there was anything to score."""
 
 
 D = DrillState

@@ -1,6 +1,8 @@
 """Policy: every limit, deadline and permission of the engine, as data. Owns the defaults and why they are what they are."""
 
-from msgspec import Struct, field
+from typing import Annotated
+
+from msgspec import Meta, Struct, field
 
 from keepstep.core.catalog import CATALOG, Catalog
 from keepstep.core.drill import DrillKind
@@ -136,6 +138,9 @@ class Approvals(Struct, frozen=True, kw_only=True):
     """How long an incident waits for a person before it escalates."""
 
 
+Hour = Annotated[int, Meta(ge=0, le=24)]
+
+
 class Drills(Struct, frozen=True, kw_only=True):
     """Faults injected on purpose, and what is expected of their recovery."""
 
@@ -143,8 +148,8 @@ class Drills(Struct, frozen=True, kw_only=True):
     """Time between two drills of the schedule, in the whole installation; 0 for none. Only jobs labelled ``drills=allow``."""
     kinds: tuple[DrillKind, ...] = ("kill-rank", "stop-rank")
     """What the schedule does, in turn."""
-    hours_utc: tuple[int, int] = (0, 24)
-    """The schedule keeps to these hours of the day: from the first, before the second; (22, 5) is a night."""
+    hours_utc: tuple[Hour, Hour] = (0, 24)
+    """The schedule keeps to these hours of the day: from the first, before the second; (22, 5) is a night, (0, 0) all day."""
     quiet_s: float = 600.0
     """How long the job must have run without an incident before the schedule hits it."""
     checkpoint_age_s: float = 600.0

@@ -89,8 +89,10 @@ def _step(drill: Drill, world: World, policy: Policy, now_s: float) -> Decision 
         return _end(drill, DrillState.CALLED_OFF, f"its launcher refused: {drill.refused}")
     job = world.jobs.get(drill.job)
     if job is None or job.state in TERMINAL:
-        to = DrillState.CALLED_OFF if drill.state is DrillState.WAITING else DrillState.FAILED
-        return _end(drill, to, f"job {drill.job} ended first")
+        # Where it was stopped, or came to its own good end, nothing is wrong: it only cannot be scored any more.
+        failed = drill.state is not DrillState.WAITING and job is not None and job.state is JobState.FAILED
+        to = DrillState.FAILED if failed else DrillState.CALLED_OFF
+        return _end(drill, to, f"job {drill.job} ended first{f': {job.message}' if failed and job else ''}")
     match drill.state:
         case DrillState.WAITING:
             return _begin(drill, job, world, policy, now_s)
@@ -237,7 +239,7 @@ def _scheduled(world: World, policy: Policy, now_s: float) -> Decision | None:
 
 def _in_hours(hours: tuple[int, int], hour: float) -> bool:
     first, last = hours
-    return first <= hour < last if first <= last else hour >= first or hour < last
+    return first <= hour < last if first < last else hour >= first or hour < last
 
 
 def _may_hit(job: Job, kind: DrillKind, world: World, policy: Policy, now_s: float) -> bool:

@@ -64,6 +64,11 @@ class Authentication:
         registry = self._registry()
         return (kind == "token" and id not in registry.tokens) or (kind == "certificate" and id in registry.revoked)
 
+    def has_run_out(self, principal: Principal, grace_s: float) -> bool:
+        """Whether its certificate expired more than ``grace_s`` ago. A token is asked about with each request instead."""
+        kind, _, serial = principal.proof.partition(":")
+        return kind == "certificate" and self._registry().is_over(serial, self._clock.now_s() - grace_s)
+
     def expires_in_s(self, connection: Peer) -> float | None:
         """How long the client's certificate still holds; None where it shows none."""
         serial = connection.peer_serial

@@ -22,6 +22,14 @@ SETTLE_S = 30.0
 """Between two times at which what has survived is counted as there for good."""
 WHOLE_S = 24 * 3600.0
 """Between two full looks: for cycles among what was counted as there for good."""
+GROWTH_OBJECTS = 1_000_000
+"""A full look comes earlier where what is there for good has doubled, and grown by so many: garbage is bounded, whatever is
+connected and left how often. That a fleet of ten thousand nodes joins is less."""
+
+
+def is_due(since_s: float, objects: int, objects_then: int) -> bool:
+    """Whether everything is to be looked at: ``since_s`` and ``objects_then`` are of the last full look."""
+    return since_s >= WHOLE_S or objects > 2 * objects_then + GROWTH_OBJECTS
 
 
 class Collecting:
@@ -29,11 +37,13 @@ class Collecting:
 
     def __init__(self) -> None:
         self._whole_s = time.monotonic()
+        self._objects = 0
         self._timer: asyncio.TimerHandle | None = None
 
     def begin(self) -> None:
         gc.collect()
         gc.freeze()
+        self._objects = gc.get_freeze_count()
         gc.set_threshold(YOUNG_OBJECTS, MIDDLE_LOOKS, NEVER)
         self._later()
 
@@ -49,7 +59,8 @@ class Collecting:
 
     def _settle(self) -> None:
         began_s = time.monotonic()
-        if began_s - self._whole_s >= WHOLE_S:
+        is_whole = is_due(began_s - self._whole_s, gc.get_freeze_count(), self._objects)
+        if is_whole:
             self._whole_s = began_s
             gc.unfreeze()
             found = gc.collect()
@@ -57,4 +68,6 @@ class Collecting:
         else:
             gc.collect(1)
         gc.freeze()
+        if is_whole:
+            self._objects = gc.get_freeze_count()
         self._later()

@@ -10,9 +10,11 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from keepstep.core.access import Principal
 from keepstep.core.decision import Entry
-from keepstep.core.facts import CertificateRevoked, Fact, TokenRevoked
+from keepstep.core.facts import CertificateIssued, CertificateRevoked, Fact, TokenRevoked
 from keepstep.core.ids import JobId, NodeId, Session
 from keepstep.core.intents import Order
 from keepstep.core.job import TERMINAL
@@ -55,6 +57,10 @@ if TYPE_CHECKING:  # it needs the library that only servers with certificates ha
 log = logging.getLogger("keepstep.server")
 
 JOURNAL_RETRY_S = 0.5
+EXPIRED_GRACE_S = 60.0
+"""A connection outlives its certificate by so much: a renewal may be on its way."""
+EXPIRED_LOOK_S = 10.0
+"""Looking at every connection for that would make each pass slow in a large fleet."""
 
 
 class Hub:
@@ -75,6 +81,8 @@ class Hub:
         self._local: Engine | None = None
         self._superseded_s: dict[Connection, float] = {}
         self._principals: dict[Connection, Principal] = {}
+        self._looked_s = clock.now_s()
+        """When certificates that expired were last looked for."""
         self._waiting: dict[Session, list[asyncio.Future[int]]] = {}
         """Request -> whoever waits until it is in the journal."""
         self.bulletin = Bulletin()
@@ -266,6 +274,8 @@ class Hub:
 
     def _beat(self, connection: Connection, beat: Beat) -> None:
         hello = connection.hello
+        if hello is not None and hello.role in ("agent", "launcher") and beat.dropped > 0:
+            self._loop.meters.spool_dropped(hello.role, beat.dropped)
         if hello is not None and hello.role == "agent" and hello.node is not None and hello.session is not None:
             self._loop.vitals.agent_heard(hello.node, hello.session, self._clock.now_s())
             return
@@ -380,6 +390,7 @@ class Hub:
             self.deposed(error)
             return
         self._deliver()
+        self._cut_expired()
         if self._tick is not None:
             self._tick.cancel()
         self._tick = asyncio.get_running_loop().call_later(pause_s, self._work)
@@ -388,6 +399,9 @@ class Hub:
         outcome = self._loop.collect()
         if outcome.kept:
             self.kept(outcome.kept)
+            for entry in outcome.kept:
+                if isinstance(entry.record, CertificateIssued) and entry.record.replaces:
+                    self._renew(entry.record)
             if any(isinstance(entry.record, TokenRevoked | CertificateRevoked) for entry in outcome.kept):
                 self._expel()
             self.bulletin.publish(outcome.kept)
@@ -413,6 +427,23 @@ class Hub:
         for connection, principal in list(self._principals.items()):
             if self._authentication.is_revoked(principal):
                 connection.drop(f"{principal.proof} of {principal.name} was revoked", flush=False)
+
+    def _renew(self, issued: CertificateIssued) -> None:
+        """Whoever is connected by the certificate that was renewed stays, from now on by the new one."""
+        old, new = f"certificate:{issued.replaces}", f"certificate:{issued.serial}"
+        for connection, principal in self._principals.items():
+            if principal.proof == old:
+                self._principals[connection] = replace(principal, proof=new)
+
+    def _cut_expired(self) -> None:
+        """Whoever let its certificate expire goes, as whoever comes with such a one is refused."""
+        now_s = self._clock.now_s()
+        if now_s - self._looked_s < EXPIRED_LOOK_S:
+            return
+        self._looked_s = now_s
+        for connection, principal in list(self._principals.items()):
+            if self._authentication.has_run_out(principal, EXPIRED_GRACE_S):
+                connection.drop(f"the certificate of {principal.name} has expired; `keepstep join` gives a new one")
 
     def _tell_end(self, job: JobId, connections: Iterable[Connection]) -> None:
         ended = self._loop.books.world.jobs[job]

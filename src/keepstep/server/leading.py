@@ -3,7 +3,8 @@
 import asyncio
 import hashlib
 import secrets
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 
 import msgspec
 
@@ -13,10 +14,10 @@ from keepstep.ports import Clock, Journal
 from keepstep.server.desk import Desk
 from keepstep.server.drill_queries import drill_asked_for
 from keepstep.server.hub import Hub
-from keepstep.server.loop import ControlLoop
+from keepstep.server.loop import SESSIONS_MAX, ControlLoop
 from keepstep.server.meters import Meters
 from keepstep.server.refusals import WINDOW_S, Refusals
-from keepstep.server.requests import fact_of
+from keepstep.server.requests import Conflict, fact_of
 from keepstep.server.site import Change, KeyReused
 from keepstep.wire.requests import Accepted, BeginDrill, IssueToken, Request
 
@@ -35,6 +36,8 @@ class LeadingSite:
         self._telling: asyncio.TimerHandle | None = None
         self._of_key = {_key_of(session): session for session in loop.sessions(_PREFIX)}
         """What one asker's key was used for: in the journal, or on the way to it."""
+        self._beginning: set[Session] = set()
+        """Requests for a drill on their way to the journal."""
         hub.act = self.submit
         hub.refused = self.note_refusal
 
@@ -60,8 +63,25 @@ class LeadingSite:
         fact, subject = fact_of(request, by, books, self._clock.now_s())
         if key:
             self._of_key[_key_of(session)] = session
-        entry = await self._hub.take(fact, session)
+            if len(self._of_key) > SESSIONS_MAX:
+                del self._of_key[next(iter(self._of_key))]
+        with self._alone(request, session):
+            entry = await self._hub.take(fact, session)
         return Accepted(entry=entry, subject=subject)
+
+    @contextmanager
+    def _alone(self, request: Request, session: Session) -> Iterator[None]:
+        """Of two drills that are asked for at once, the books know of neither yet: one would be told the other's id."""
+        if not isinstance(request, BeginDrill):
+            yield
+            return
+        if self._beginning - {session}:
+            raise Conflict("another drill is just being begun; there is one drill at a time")
+        self._beginning.add(session)
+        try:
+            yield
+        finally:
+            self._beginning.discard(session)
 
     def _session_of(self, request: Request, by: Principal, key: str) -> Session:
         """One request with one key is one session of one report: the loop takes it once, over restarts too."""

@@ -30,6 +30,8 @@ FACTS_PER_PASS = 128
 """A pass takes no more of them, so that a fleet that joins at once leaves room for beats and for what is urgent."""
 IDLE_TICK_S = 0.5
 """Between ticks while no job lives: only slow deadlines of resources are left."""
+SESSIONS_MAX = 100_000
+"""Whose newest report is remembered: ten programs on each node of a large fleet, some 30 MB."""
 
 log = logging.getLogger("keepstep.server")
 
@@ -89,13 +91,15 @@ class ControlLoop:
         self._kept = journal.received()
         """Session -> highest report number that is in the journal."""
         self._folded = dict(self._kept)
-        """The same, of what is folded but perhaps not kept yet."""
+        """The same, of what is folded but perhaps not kept yet; heard longest ago first."""
+        self._forget_sessions()
         self._batch: Batch | None = None
         self._live = dict.fromkeys(self.books.world.live_jobs)
         self._outcome = Outcome()
         self._addressed: dict[Session, list[Order]] = {}
         self._addressed_at = (-1, True)
         """As of which entry it says who is to be sent what, and whether all of that was durable."""
+        self._filing_problem = ""
 
     @property
     def term(self) -> int:
@@ -165,6 +169,7 @@ class ControlLoop:
             batch.sessions[item.session] = None
             if item.number <= self._folded.get(item.session, 0):
                 return
+            self._folded.pop(item.session, None)
             self._folded[item.session] = item.number
             origin = (item.session, item.number)
         ahead = before(item.fact, self.vitals, self.books.world)
@@ -194,6 +199,7 @@ class ControlLoop:
         self._file(entries)
         self._outcome.acks.update({session: self.acked(session) for session in batch.sessions})
         self._note_ends()
+        self._forget_sessions()
 
     def _append(self, batch: Batch) -> list[Entry]:
         began_s = time.perf_counter()
@@ -209,7 +215,11 @@ class ControlLoop:
             try:
                 file_away(self.books)
             except JournalUnavailable as error:
-                log.warning("%s; %d things that are over wait to be filed", error, len(self.books.unfiled))
+                if str(error) != self._filing_problem:  # tried again with each pass, told once
+                    log.warning("%s; %d things that are over wait to be filed", error, len(self.books.unfiled))
+                self._filing_problem = str(error)
+            else:
+                self._filing_problem = ""
 
     def _let_out(self, decision: Decision) -> None:
         told = about_decision(decision, self.books.world)
@@ -218,6 +228,13 @@ class ControlLoop:
         for change in decision.changes:
             if isinstance(change, Excuse):
                 excuse(self.vitals, self.books.world.incidents[change.incident].job, self.policy.hang)
+
+    def _forget_sessions(self) -> None:
+        """Each start of a program and each request is a session. One that so many others came after repeats nothing."""
+        while len(self._folded) > SESSIONS_MAX:
+            session = next(iter(self._folded))
+            del self._folded[session]
+            self._kept.pop(session, None)
 
     def _note_ends(self) -> None:
         for job in [job for job in self._live if self.books.world.jobs[job].state in TERMINAL]:

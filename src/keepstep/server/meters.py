@@ -31,6 +31,8 @@ class Meters:
     alerts: dict[tuple[str, str], int] = field(default_factory=dict)
     """(channel, ``sent`` / ``failed`` / ``dropped``) -> notices."""
     spans_dropped: int = 0
+    spools_dropped: dict[str, int] = field(default_factory=dict)
+    """Role -> facts that never came, because a client had no room for them while there was no server."""
     precision: tuple[Precision, ...] = ()
     """Of the rules, as it was reckoned last: over all acts ever, 1 µs each, so not at every scrape."""
     precision_s: float | None = None
@@ -58,6 +60,9 @@ class Meters:
 
     def connected(self, role: str, change: int) -> None:
         self.connections[role] = self.connections.get(role, 0) + change
+
+    def spool_dropped(self, role: str, facts: int) -> None:
+        self.spools_dropped[role] = self.spools_dropped.get(role, 0) + facts
 
     def notice(self, channel: str, result: str) -> None:
         self.alerts[channel, result] = self.alerts.get((channel, result), 0) + 1

@@ -122,6 +122,13 @@ def _tallied(desk: Desk, meters: Meters) -> Iterable[Family]:
     for labels, count in meters.alerts.items():
         alerts.add(count, *labels)
     yield alerts
+    spools = Family(
+        name="keepstep_spool_dropped", kind="counter", labels=("role",),
+        help="Facts that agents and launchers dropped because too many waited for the server.",
+    )  # fmt: skip
+    for role, count in meters.spools_dropped.items():
+        spools.add(count, role)
+    yield spools
     yield _one("keepstep_spans_dropped", "counter", "Spans that did not fit the export queue.", meters.spans_dropped)
 
 

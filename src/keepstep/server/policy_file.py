@@ -45,6 +45,6 @@ def _merged(base: Any, table: dict[str, Any], where: str) -> Any:
             changes[key] = msgspec.convert(value, fields[key].type)
         except msgspec.ValidationError as error:
             raise ValueError(f"{path}: {error}") from None
-        if isinstance(present, float) and value < 0:
-            raise ValueError(f"{path} is {value!r}; it cannot be negative")
+        if isinstance(present, float) and not value >= 0:  # nan is neither
+            raise ValueError(f"{path} is {value!r}; it cannot be negative, and must be a number")
     return msgspec.structs.replace(base, **changes)

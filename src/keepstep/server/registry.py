@@ -19,6 +19,11 @@ PREFIX = "kst_"
 
 LOOK_FIRST = 256
 
+SESSION_PREFIX = "session-"
+"""Of the ids of browser sessions; no token is called so."""
+SESSION_LIFE_S = 12 * 3600.0
+ENDED_MAX = 10_000
+
 
 def new_secret() -> str:
     return PREFIX + secrets.token_urlsafe(SECRET_BYTES)
@@ -38,6 +43,10 @@ class Registry(Struct, kw_only=True):
     revoked: dict[str, f.CertificateRevoked] = field(default_factory=dict)
     used: dict[str, str] = field(default_factory=dict)
     """Id of a join token -> serial of the certificate that it bought."""
+    ended: dict[str, float] = field(default_factory=dict)
+    """Browser sessions that were logged out, oldest first -> until when their cookies would be good at the latest."""
+    ended_until_s: float = 0.0
+    """Sessions that end by then are over: where more are logged out than are remembered, the older ones all are."""
     policy: f.PolicySet | None = None
     term: int = 0
     """The newest under which a server led."""
@@ -54,6 +63,8 @@ class Registry(Struct, kw_only=True):
                 self.next_token = max(self.next_token, _number_of(record.id) + 1)
             case f.TokenRevoked() if record.id in self.tokens:
                 self.by_digest.pop(self.tokens.pop(record.id).digest, None)
+            case f.TokenRevoked() if record.id.startswith(SESSION_PREFIX):
+                self._end_session(record.id, at_s)
             case f.CertificateIssued():
                 self.certificates[record.serial] = record
                 if record.token:
@@ -70,6 +81,16 @@ class Registry(Struct, kw_only=True):
                 self.term = max(self.term, record.term)
             case _:
                 pass
+
+    def _end_session(self, id: str, at_s: float) -> None:
+        self.ended[id] = at_s + SESSION_LIFE_S
+        while len(self.ended) > ENDED_MAX or self.ended[next(iter(self.ended))] <= at_s:
+            until_s = self.ended.pop(next(iter(self.ended)))
+            self.ended_until_s = max(self.ended_until_s, until_s)
+
+    def has_ended(self, session: str, expires_s: float) -> bool:
+        """Whether a browser session was logged out."""
+        return session in self.ended or expires_s <= self.ended_until_s
 
     def _forget_expired(self, at_s: float) -> None:
         """Now and then: looking at all of them for each new one would make a long journal slow to read."""
@@ -118,6 +139,11 @@ class Registry(Struct, kw_only=True):
         if known is None or known.kind != "api" or (known.expires_s is not None and known.expires_s <= now_s):
             return None
         return Principal(name=known.name, role=Role(known.role), tenants=known.tenants, proof=f"token:{known.id}")
+
+    def is_over(self, serial: str, since_s: float) -> bool:
+        """Whether a certificate had expired by then."""
+        known = self.certificates.get(serial)
+        return known is None or known.expires_s <= since_s
 
     def of_certificate(self, serial: str, now_s: float) -> Principal | None:
         """Who a certificate of ours speaks for; None where it was revoked, has expired, or was never issued."""

@@ -18,6 +18,7 @@ from keepstep.wire import requests as r
 
 _HEX64 = re.compile("[0-9a-f]{64}")
 _TENANT = re.compile("[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+_SESSION = re.compile("session-[0-9a-f]{32}")
 _LIFE_MAX_S = 100 * 365 * 86400.0
 
 
@@ -29,7 +30,7 @@ class Conflict(ValueError):
     """Not in the present state of its subject."""
 
 
-ACTION: dict[type, Action] = {
+ACTION: dict[type, Action | None] = {
     r.StopJob: Action.STOP_JOB,
     r.BeginDrill: Action.DRILL,
     r.Hold: Action.HOLD,
@@ -38,9 +39,11 @@ ACTION: dict[type, Action] = {
     r.SetPolicy: Action.SET_POLICY,
     r.IssueToken: Action.MANAGE_ACCESS,
     r.RevokeToken: Action.MANAGE_ACCESS,
+    r.EndSession: None,
     r.RevokeCertificate: Action.MANAGE_ACCESS,
     r.NoteCompacted: Action.KEEP_JOURNAL,
 }
+"""None: whoever is known may."""
 
 
 def fact_of(request: r.Request, by: Principal, books: Books, now_s: float) -> tuple[f.Fact, str]:
@@ -48,7 +51,8 @@ def fact_of(request: r.Request, by: Principal, books: Books, now_s: float) -> tu
     tenant = _tenant(request, books)
     if tenant is not None and not by.sees(tenant):
         raise _unknown(request)  # as if it did not exist
-    why = refusal(by, ACTION[type(request)], tenant)
+    action = ACTION[type(request)]
+    why = refusal(by, action, tenant) if action is not None else ""
     if why:
         raise Forbidden(why)
     return _MADE[type(request)](request, by, books, now_s)
@@ -161,6 +165,13 @@ def _revoke_token(request: r.RevokeToken, by: Principal, books: Books, now_s: fl
     return f.TokenRevoked(id=request.id, by=by.name), request.id
 
 
+def _end_session(request: r.EndSession, by: Principal, books: Books, now_s: float) -> tuple[f.Fact, str]:
+    """A session is a token of its own kind, which is told to the journal only when it ends before its time."""
+    if not _SESSION.fullmatch(request.session):
+        raise ValueError("that is no session of the dashboard; log out by its own button")
+    return f.TokenRevoked(id=request.session, by=by.name), request.session
+
+
 def _revoke_certificate(request: r.RevokeCertificate, by: Principal, books: Books, now_s: float) -> tuple[f.Fact, str]:
     if request.serial not in books.registry.certificates:
         raise UnknownSubject(f"there is no certificate {request.serial!r}; see `keepstep ca list`")
@@ -193,6 +204,7 @@ _MADE: dict[type, Callable[[Any, Principal, Books, float], tuple[f.Fact, str]]] 
     r.SetPolicy: _policy,
     r.IssueToken: _token,
     r.RevokeToken: _revoke_token,
+    r.EndSession: _end_session,
     r.RevokeCertificate: _revoke_certificate,
     r.NoteCompacted: _note_compacted,
 }

@@ -13,6 +13,7 @@ from keepstep.core.engine import orders_of
 from keepstep.core.ids import DrillId, IncidentId, JobId, NodeId, Session
 from keepstep.core.incident import Diagnosis, IncidentState
 from keepstep.core.intents import Inject
+from keepstep.core.job import TERMINAL as ENDED
 from keepstep.core.world import World
 from keepstep.sim.checkers import CheckFailed
 from keepstep.sim.training import Run, SimRank
@@ -223,7 +224,8 @@ class DrillCheckers:
             why = self._unproven(change.drill, known)
             if why:
                 self._fail("passed means recovered", f"{change.drill}: {why}")
-        if change.to is DrillState.CALLED_OFF and known.done_s is not None:
+        over = self._world.jobs[known.job].state in ENDED  # its job ended before there was anything to score
+        if change.to is DrillState.CALLED_OFF and known.done_s is not None and not over:
             self._fail("called off means not done", f"{change.drill}: {change.reason}")
         if change.to is DrillState.FAILED and known.refused and known.done_s is None:
             self._fail("refused is no failure", f"{change.drill}: {change.reason}")

@@ -10,9 +10,12 @@ from litestar.params import Body
 from msgspec import Struct
 
 from keepstep.server.authentication import identify_bearer
+from keepstep.server.registry import SESSION_LIFE_S
+from keepstep.web.api.asking import act
 from keepstep.web.auth import client_of, same_origin
 from keepstep.web.problems import ProblemError
-from keepstep.web.sessions import COOKIE, LIFE_S, seal
+from keepstep.web.sessions import COOKIE, seal, session_of
+from keepstep.wire.requests import EndSession
 
 PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>Keepstep: log in</title>
@@ -88,13 +91,23 @@ async def log_in(
         return Response(page("That token is unknown, expired or revoked.", data.next), status_code=401)
     value = seal(principal, options.owner_token, desk.now_s)
     cookie = Cookie(
-        key=COOKIE, value=value, path="/", max_age=int(LIFE_S), httponly=True, samesite="strict", secure=options.secure
+        key=COOKIE,
+        value=value,
+        path="/",
+        max_age=int(SESSION_LIFE_S),
+        httponly=True,
+        samesite="strict",
+        secure=options.secure,
     )
     return Response("", status_code=303, headers={"Location": own_path(data.next)}, cookies=[cookie])
 
 
 @post("/logout", opt={"action": None}, include_in_schema=False, status_code=303)
-async def log_out() -> Response[None]:
+async def log_out(request: Request[Any, Any, Any]) -> Response[None]:
+    """Ends the session for good: a copy of its cookie opens nothing any more, at no server."""
+    session = session_of(request.cookies.get(COOKIE, ""), request.app.state.options.owner_token)
+    if session is not None:
+        await act(request, EndSession(session=session), None)
     gone = Cookie(key=COOKIE, value="", path="/", max_age=0, httponly=True, samesite="strict")
     return Response(None, status_code=303, headers={"Location": "/login"}, cookies=[gone])
 

@@ -116,6 +116,8 @@ class Beat(Struct, frozen=True, kw_only=True, tag=True):
     generation: int
     running_s: float
     ranks: tuple[RankVitals, ...]
+    dropped: int = 0
+    """Facts for which the sender's spool had no room, since the last beat that it sent."""
 
 
 class Health(Struct, frozen=True, kw_only=True, tag=True):

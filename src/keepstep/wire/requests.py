@@ -64,6 +64,12 @@ class RevokeToken(Struct, frozen=True, kw_only=True, tag=True):
     id: str
 
 
+class EndSession(Struct, frozen=True, kw_only=True, tag=True):
+    """Log a browser out. Whoever asks holds its cookie: only that says which session it is."""
+
+    session: str
+
+
 class RevokeCertificate(Struct, frozen=True, kw_only=True, tag=True):
     serial: str
     reason: str = ""
@@ -87,6 +93,7 @@ Request = (
     | SetPolicy
     | IssueToken
     | RevokeToken
+    | EndSession
     | RevokeCertificate
     | NoteCompacted
 )

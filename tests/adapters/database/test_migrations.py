@@ -4,14 +4,16 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from sqlalchemy import inspect
 
-from keepstep.adapters.database import migrate
+from keepstep.adapters.database import migrate, schema
 from keepstep.adapters.database.engine import Connections, reach
 from keepstep.adapters.database.opening import open_database
 from keepstep.core.facts import ServerStarted
-from keepstep.ports import JournalSchemaNewer
+from keepstep.ports import JournalSchemaNewer, Snapshot
+from keepstep.review.records import IncidentRecord
 
 GUARDS = {
     "sqlite": "SELECT name, sql FROM sqlite_master WHERE type = 'trigger' ORDER BY 1",
@@ -77,6 +79,43 @@ def test_a_migration_that_fails_changes_nothing(wheres: tuple[str, str]) -> None
     connections.close()
 
 
+FORMER = """
+CREATE TABLE finished (what {text} NOT NULL, id {text} NOT NULL, ended_s {real} NOT NULL, job {text}, tenant {text},
+    state {text}, cause {text}, kind {text}, words {text} NOT NULL, PRIMARY KEY (what, ended_s, id));
+CREATE UNIQUE INDEX finished_id ON finished (what, id);
+CREATE INDEX finished_job ON finished (what, job, ended_s, id);
+CREATE TABLE finished_nodes (what {text} NOT NULL, node {text} NOT NULL, id {text} NOT NULL,
+    PRIMARY KEY (what, node, id));
+CREATE INDEX finished_nodes_id ON finished_nodes (what, id);
+INSERT INTO finished VALUES ('incident', 'inc-1', 5.0, 'j', 't', 'recovered', 'network', 'fault', 'word');
+INSERT INTO finished_nodes VALUES ('incident', 'n1', 'inc-1')
+"""
+"""What is over, as 0003 laid it out."""
+
+
+def test_what_is_over_is_still_found_after_its_tables_were_laid_out_anew(wheres: tuple[str, str]) -> None:
+    """Else a server on a database of before files nothing any more, and forgets nothing."""
+    connections = Connections(reach(wheres[0], read_only=False, patience_s=5.0), read_only=False)
+    types = ("TEXT", "REAL") if "://" not in wheres[0] else ('TEXT COLLATE "C"', "DOUBLE PRECISION")
+    record = IncidentRecord(
+        id="inc-1", job="j", tenant="t", kind="fault", state="recovered", cause="network", opened_s=4.0, closed_s=5.0
+    )
+    with connections.writing() as connection:
+        migrate.upgrade(connection, to="0003")
+        for statement in FORMER.format(text=types[0], real=types[1]).split(";"):
+            connection.exec_driver_sql(statement)
+        body = {"what": "incident", "id": "inc-1", "record": msgspec.msgpack.encode(record), "report": b"told"}
+        connection.execute(schema.reports.insert(), [body])
+    connections.close()
+    plain, database = open_database(wheres[1]), open_database(wheres[0])
+    assert described(database.connections) == described(plain.connections)
+    assert database.archive.list("incident", {"node": "n1", "job": "j", "q": "word"}).records == (record,)
+    database.archive.put(9, [(msgspec.structs.replace(record, id="inc-2"), b"told")])
+    assert database.archive.list("incident", {"job": "j"}).total == 2
+    plain.close()
+    database.close()
+
+
 def test_several_that_open_it_at_once_make_it_once(wheres: tuple[str, str]) -> None:
     opened = []
     threads = [threading.Thread(target=lambda: opened.append(open_database(wheres[0]))) for _ in range(4)]
@@ -120,3 +159,28 @@ def test_alembic_knows_the_same_steps() -> None:
 
     script = ScriptDirectory(str(Path(migrate.__file__).with_name("migrations")))
     assert tuple(step.revision for step in script.walk_revisions())[::-1] == migrate.REVISIONS
+
+
+def test_what_a_snapshot_of_before_left_out_is_read_from_the_journal(wheres: tuple[str, str]) -> None:
+    """Who only looks changes no tables, so an older archive is closed to it. A compacted journal needs its snapshot."""
+    database = open_database(wheres[0])
+    assert database.leadership.acquire("s", "unix:/s", 5.0) == 1
+    database.journal.append(1.0, [ServerStarted(server="s", version="1", term=1)])
+    (entry,) = database.journal.read()
+    database.snapshots.put(Snapshot(seq=1, hash=entry.hash, at_s=1.0, body=b"books"))
+    with database.connections.writing() as connection:
+        connection.exec_driver_sql("UPDATE alembic_version SET version_num = '0003'")
+    database.close()
+    early = open_database(wheres[0], read_only=True)
+    leader = early.leadership.leader()
+    assert early.snapshots.newest() is None and leader is not None and leader.term == 1
+    early.close()
+    again = Connections(reach(wheres[0], read_only=False, patience_s=5.0), read_only=False)
+    with again.writing() as connection:
+        hashed = bytes.fromhex(entry.hash)
+        connection.execute(schema.marks.insert().values(name="compacted", seq=1, hash=hashed))
+    again.close()
+    early = open_database(wheres[0], read_only=True)
+    newest = early.snapshots.newest()
+    assert newest is not None and newest.body == b"books"
+    early.close()

@@ -17,6 +17,7 @@ from tests.adapters.server_link.servers import Owner, ScriptedServer, follower, 
 from keepstep.adapters.server_link.address import Address, parse_address
 from keepstep.adapters.server_link.errors import ServerRefused
 from keepstep.adapters.server_link.link import ServerLink
+from keepstep.adapters.server_link.spool import FACTS_MAX
 from keepstep.core.ids import JobId, NodeId, Session, node_resource
 from keepstep.core.intents import Order, Release
 from keepstep.wire import messages
@@ -31,6 +32,29 @@ FREE = Release(job=JobId("j"), node=NodeId("n0"), session=Session("s"), resource
 
 def order(number: int, term: int) -> Command:
     return Command(order=Order(number=number, intent=FREE), term=term)
+
+
+def test_a_beat_tells_once_how_many_facts_found_no_room() -> None:
+    server, owner = ScriptedServer(acks=False), Owner()
+
+    async def make() -> ServerLink:
+        await server.start()
+        return link_to([server.address], owner)
+
+    async def scene(link: ServerLink) -> None:
+        beat = Beat(generation=0, running_s=0.1, ranks=())
+        for number in range(FACTS_MAX + 2):
+            link.report(word(number))
+        link.say(beat)  # nobody hears it: the next one tells
+        await until(lambda: link.is_up, "a connection")
+        link.say(beat)
+        link.say(beat)
+        link.report(word(9))
+        link.say(beat)
+        await until(lambda: len(server.beats) == 3, "beats")
+
+    running(scene, make)
+    assert [beat.dropped for beat in server.beats] == [2, 0, 1]
 
 
 # ---- once and in order

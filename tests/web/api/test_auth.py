@@ -5,6 +5,8 @@ from tests.web.site import OWNER_TOKEN
 
 from keepstep.core.access import GRANTS, Action, Role
 from keepstep.core.facts import RequestRefused, TokenRevoked
+from keepstep.server.registry import ENDED_MAX, SESSION_LIFE_S, Registry
+from keepstep.server.replay import replay
 from keepstep.server.requests import ACTION
 from keepstep.wire import requests as r
 
@@ -83,6 +85,43 @@ def test_a_cookie_stands_for_its_token_and_ends_with_it(fresh):
         assert http.get("/api/v1/holds?source=person:olga").json()["total"] == 1
         fresh.do(lambda rig: rig.tell(TokenRevoked(id="t1", by="eve")))
         assert http.get("/api/v1/jobs").status_code == 401
+
+
+def test_a_copy_of_a_cookie_ends_with_the_logout_and_other_sessions_stay(fresh):
+    secret = fresh.token(Role.VIEWER, name="vera")
+    with fresh.client() as http, fresh.client() as elsewhere:
+        log_in(elsewhere, secret)
+        log_in(http, secret)
+        copy = {"Cookie": f"keepstep_session={http.cookies['keepstep_session']}"}
+        assert fresh.http.get("/api/v1/jobs", headers={"Authorization": "none"} | copy).status_code == 401
+        assert http.post("/logout", headers=OWN).status_code == 303
+        http.cookies.clear()
+        assert http.get("/api/v1/jobs", headers=copy).status_code == 401
+        assert elsewhere.get("/api/v1/jobs").status_code == 200
+    (ended,) = [e.record for e in fresh.do(_revocations)]
+    assert (ended.by, ended.id[:8]) == ("vera", "session-")
+    assert list(fresh.do(_later).registry.ended) == [ended.id], "replicas and later lives of the server know it"
+
+
+async def _later(rig):
+    return replay(rig.journal)
+
+
+async def _revocations(rig):
+    return rig.journal.mentioning(["fact:TokenRevoked"])
+
+
+def test_sessions_that_were_logged_out_are_remembered_until_their_cookies_end():
+    registry, many = Registry(), ENDED_MAX + 5
+    for number in range(many):
+        registry.note(TokenRevoked(id=f"session-{number:032x}", by="eve"), 100.0 + number)
+    assert len(registry.ended) == ENDED_MAX
+    gone_s, kept_s = 104.0 + SESSION_LIFE_S, 105.0 + SESSION_LIFE_S
+    assert registry.has_ended("session-of-those-days", gone_s), "one that is forgotten takes all older ones with it"
+    assert not registry.has_ended("session-of-those-days", kept_s)
+    assert registry.has_ended(f"session-{5:032x}", kept_s)
+    registry.note(TokenRevoked(id="session-late", by="eve"), 100.0 + many + SESSION_LIFE_S)
+    assert list(registry.ended) == ["session-late"]
 
 
 def test_a_cookie_that_was_changed_is_none(served):

@@ -42,12 +42,20 @@ def tab_to(page: Any, selector: str, most: int = 60) -> None:
     )
 
 
-def test_the_link_of_keepstep_dashboard_logs_in(small: Any, browser: Any) -> None:
+def test_the_link_of_keepstep_dashboard_logs_in_and_signing_out_ends_that(small: Any, browser: Any) -> None:
     context = browser.new_context()
     page = context.new_page()
     page.goto(f"{small.url}/login?next=/jobs#{OWNER_TOKEN}")
     page.wait_for_url(f"{small.url}/jobs")
     assert page.locator("h1").inner_text() == "Jobs"
+    copies = context.cookies()
+    page.click("details.me summary")
+    page.click("#sign-out")
+    page.wait_for_url(f"{small.url}/login")
+    assert context.cookies() == []
+    context.add_cookies(copies)
+    page.goto(f"{small.url}/jobs")
+    assert page.url.endswith("/login?next=/jobs")
     context.close()
 
 

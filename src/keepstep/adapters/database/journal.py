@@ -145,17 +145,19 @@ class SqlJournal:
     # ---- reading
 
     def received(self) -> dict[Session, int]:
-        """Highest report number per session that is or was in the journal."""
+        """Highest report number per session that is or was in the journal; heard longest ago first, and before
+        those the ones whose entries were all compacted away."""
         if self._schema.revision < ORIGINS_SINCE:
             return {}
         reported = entries.c.session.is_not(None)
         newest = select(entries.c.session, func.max(entries.c.number)).where(reported).group_by(entries.c.session)
+        newest = newest.order_by(func.max(entries.c.seq))
         found: dict[Session, int] = {}
         with self._connections.reading() as connection:
             if self._schema.revision >= MENTIONS_SINCE:
                 found |= {Session(row.session): row.number for row in connection.execute(select(sessions))}
             for session, number in connection.execute(newest):
-                found[Session(session)] = max(number, found.get(Session(session), 0))
+                found[Session(session)] = max(number, found.pop(Session(session), 0))
         return found
 
     def read(self, after: int = 0) -> Iterator[Entry]:

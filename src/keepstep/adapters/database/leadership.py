@@ -13,7 +13,7 @@ from sqlalchemy.exc import IntegrityError
 
 from keepstep.adapters.database.engine import Connections
 from keepstep.adapters.database.fence import STEPPED_DOWN, Fence
-from keepstep.adapters.database.migrate import Schema
+from keepstep.adapters.database.migrate import CONTROL_PLANE_SINCE, Schema
 from keepstep.adapters.database.rows import text_of
 from keepstep.adapters.database.schema import leadership
 from keepstep.ports import Leader
@@ -25,8 +25,8 @@ _NOBODY = {"id": 1, "term": 0, "holder": "", "address": "", "expires_s": 0.0, "l
 class SqlLeadership:
     """Meets ports.Leadership. Raises JournalUnavailable where the database cannot be asked: then nobody knows who leads.
 
-    ``lock``: the file that the holder locks for as long as it lives; None where the lease alone decides. An old
-    database that is only looked at has no such table.
+    ``lock``: the file that the holder locks for as long as it lives; None where the lease alone decides. A database from
+    before 0003 that is only looked at has no such table.
     """
 
     def __init__(self, connections: Connections, fence: Fence, lock: Path | None, schema: Schema) -> None:
@@ -91,7 +91,7 @@ class SqlLeadership:
 
     def leader(self) -> Leader | None:
         left = (leadership.c.expires_s - self._now).label("left")
-        if not self._schema.current:
+        if self._schema.revision < CONTROL_PLANE_SINCE:
             return None
         asked = select(leadership.c.term, leadership.c.holder, leadership.c.address, left).where(_ROW)
         with self._connections.reading() as connection:

@@ -16,10 +16,12 @@ from keepstep.ports import JournalSchemaNewer
 
 log = logging.getLogger("keepstep.database")
 
-REVISIONS = ("0001", "0002", "0003")
+REVISIONS = ("0001", "0002", "0003", "0004")
 """Oldest first. Append only: a released migration is never edited."""
 
 CURRENT = REVISIONS[-1]
+CONTROL_PLANE_SINCE = "0003"
+"""Mentions, snapshots and leadership are there."""
 _LOCK = 0x6B656570
 """Of PostgreSQL's advisory locks: one replica migrates, the others wait for it."""
 

@@ -6,7 +6,7 @@ import struct
 from sqlalchemy import Connection, delete, func, select, tuple_
 
 from keepstep.adapters.database.engine import Connections
-from keepstep.adapters.database.migrate import Schema
+from keepstep.adapters.database.migrate import CONTROL_PLANE_SINCE, Schema
 from keepstep.adapters.database.rows import replacing
 from keepstep.adapters.database.schema import entries, marks, mentions, sessions, snapshots
 from keepstep.ports import JournalCorrupt, Snapshot
@@ -19,7 +19,7 @@ _KEY = tuple_(mentions.c.subject, mentions.c.last)
 
 
 class SqlSnapshots:
-    """Meets ports.Snapshots. An old database that is only looked at has no such tables."""
+    """Meets ports.Snapshots. A database from before 0003 that is only looked at has no such tables."""
 
     def __init__(self, connections: Connections, schema: Schema) -> None:
         self._connections = connections
@@ -28,9 +28,11 @@ class SqlSnapshots:
     def newest(self) -> Snapshot | None:
         """Of this very chain and undamaged; others are passed over. Raises JournalCorrupt where none is left and one is
         needed."""
-        if not self._schema.current:
+        if self._schema.revision < CONTROL_PLANE_SINCE:
             return None
         with self._connections.reading() as connection:
+            if not self._schema.current and not _compacted(connection)[0]:
+                return None  # what is over cannot be looked up in its archive: all of the journal tells it
             for row in connection.execute(select(snapshots).order_by(snapshots.c.seq.desc())).all():
                 known = _hash_of(connection, row.seq)
                 if known == row.hash and row.digest == _digest(row.seq, row.hash, row.at_s, row.body):

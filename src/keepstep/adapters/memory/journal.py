@@ -32,7 +32,7 @@ class MemoryJournal:
             written.append(Entry(seq=seq, at_s=at_s, record=record, prev=prev.hex(), hash=self.rows[-1][4].hex()))
         for origin in origins:
             if origin is not None:
-                self._received[origin[0]] = max(origin[1], self._received.get(origin[0], 0))
+                self._received[origin[0]] = max(origin[1], self._received.pop(origin[0], 0))
         return written
 
     def received(self) -> dict[Session, int]:

@@ -88,6 +88,7 @@ class ServerLink:
         self._find_servers = find_servers
         self._listener = listener
         self._spool = Spool(settings.worth)
+        self._told_dropped = 0
         self._route = Route()
         self._writer: asyncio.StreamWriter | None = None
         self._clock = asyncio.get_running_loop().time
@@ -138,7 +139,10 @@ class ServerLink:
         return self._spool.holds(kind)
 
     def say(self, word: Beat | Health | Query) -> None:
-        """Never repeated; lost while there is no connection."""
+        """Never repeated; lost while there is no connection. A beat also tells how many facts the spool has dropped."""
+        if isinstance(word, Beat) and self.is_up and self._spool.dropped > self._told_dropped:
+            word = msgspec.structs.replace(word, dropped=self._spool.dropped - self._told_dropped)
+            self._told_dropped = self._spool.dropped
         self._send(word)
 
     async def drained(self, wait_s: float) -> bool:

@@ -89,6 +89,11 @@ function fresh() {
 }
 
 async function signOut() {
-  await fetch("/logout", { method: "POST", headers: { "X-Keepstep-Request": "1" } });
-  location.assign("/login");
+  try {
+    const response = await fetch("/logout", { method: "POST", headers: { "X-Keepstep-Request": "1" } });
+    if (!response.ok && response.status !== 401) throw new Error(await problem(response));
+    location.assign("/login");
+  } catch (error) {
+    get("said").textContent = `You are still logged in: ${error.message}.`;
+  }
 }

@@ -1,4 +1,5 @@
-"""Mentions, snapshots, the archive, leadership; triggers that let a covered part of the journal be compacted.
+"""Mentions, snapshots, the archive, leadership; triggers that let a covered part of the journal be compacted. What the archive
+is searched by is made in 0004.
 
 Until a later migration changes them, the tables and triggers are what ``schema`` and ``guards`` say; that migration brings
 the present statements over to this file.
@@ -13,7 +14,7 @@ from alembic import op
 
 from keepstep.adapters.database import guards
 from keepstep.adapters.database.rows import Insertion, mention_rows
-from keepstep.adapters.database.schema import entries, mentions, metadata
+from keepstep.adapters.database.schema import entries, finished, finished_nodes, mentions, metadata
 from keepstep.core.decision import Record
 
 revision = "0003"
@@ -33,7 +34,7 @@ def upgrade() -> None:
             op.execute(f"DROP TRIGGER IF EXISTS {trigger}")
         if "schema_version" in sa.inspect(connection).get_table_names():
             op.execute("INSERT OR REPLACE INTO schema_version (version, at_s) VALUES (3, 0.0)")
-    new = [table for table in metadata.sorted_tables if table is not entries]
+    new = [table for table in metadata.sorted_tables if table not in (entries, finished, finished_nodes)]
     metadata.create_all(connection, tables=new, checkfirst=False)
     for statement in guards.statements(connection.dialect.name):
         op.execute(sa.text(statement.replace(":", r"\:")))
