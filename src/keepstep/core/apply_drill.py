@@ -40,7 +40,7 @@ def move_drill(world: World, item: Drill, change: d.MoveDrill, at_s: float) -> N
     if change.to not in table.TRANSITIONS[item.state]:
         raise IllegalMove(f"drill {item.id}: {item.state.value} -> {change.to.value} is not in the table")
     item.state, item.entered_s = change.to, at_s
-    if change.to in (DrillState.INJECTED, DrillState.CALLED_OFF) and item.incident is not None:
+    if item.incident is not None and (change.to is DrillState.INJECTED or item.refused):
         world.incidents[item.incident].drill = None  # it was another's, or nobody's
         item.incident = None
     elif change.to is DrillState.INJECTED:

@@ -93,6 +93,8 @@ def _step(drill: Drill, world: World, policy: Policy, now_s: float) -> Decision 
         failed = drill.state is not DrillState.WAITING and job is not None and job.state is JobState.FAILED
         to = DrillState.FAILED if failed else DrillState.CALLED_OFF
         return _end(drill, to, f"job {drill.job} ended first{f': {job.message}' if failed and job else ''}")
+    if job.stop_requested:
+        return _end(drill, DrillState.CALLED_OFF, f"job {drill.job} is being stopped: {job.stop_requested}")
     match drill.state:
         case DrillState.WAITING:
             return _begin(drill, job, world, policy, now_s)

@@ -224,7 +224,8 @@ class DrillCheckers:
             why = self._unproven(change.drill, known)
             if why:
                 self._fail("passed means recovered", f"{change.drill}: {why}")
-        over = self._world.jobs[known.job].state in ENDED  # its job ended before there was anything to score
+        job = self._world.jobs[known.job]
+        over = job.state in ENDED or bool(job.stop_requested)  # before there was anything to score
         if change.to is DrillState.CALLED_OFF and known.done_s is not None and not over:
             self._fail("called off means not done", f"{change.drill}: {change.reason}")
         if change.to is DrillState.FAILED and known.refused and known.done_s is None:
