@@ -112,6 +112,11 @@ def test_modules_are_named_for_what_they_own() -> None:
     assert [path for path in FILES if path.stem in FORBIDDEN_NAMES or path.parent.name in FORBIDDEN_NAMES] == []
 
 
+def test_a_cancellation_is_never_lost() -> None:
+    """That of Python 3.11 drops one that meets the end of what it waits for; ``asyncio.timeout`` does not."""
+    assert not _problems(SOURCES, lambda text: re.findall(r"asyncio\.wait_for\(", text))
+
+
 def test_nothing_is_left_to_do() -> None:
     others = [path for path in FILES if path != Path(__file__)]
     assert not _problems(others, lambda text: re.findall(r"\b(?:TODO|FIXME|XXX|HACK)\b.*", text))

@@ -191,7 +191,8 @@ class Front:
             return
         self._stop("every launcher of the job has ended")
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(asyncio.shield(self._link.ended), ORPHAN_WAIT_S)
+            async with asyncio.timeout(ORPHAN_WAIT_S):
+                await asyncio.shield(self._link.ended)
         if not self._link.ended.done():
             message = (
                 "every launcher of the job has ended and the server did not end it; see the launchers' output above"
@@ -240,9 +241,8 @@ class Front:
         for child in self.children:
             await child.process.wait()
         with contextlib.suppress(TimeoutError):
-            known = await asyncio.wait_for(
-                self._link.query("launchers", Launchers, job=self.plan.job), KILL_SWEEP_WAIT_S
-            )
+            async with asyncio.timeout(KILL_SWEEP_WAIT_S):
+                known = await self._link.query("launchers", Launchers, job=self.plan.job)
             for view in known.launchers if known is not None else ():
                 with contextlib.suppress(OSError, RuntimeError):
                     await asyncio.to_thread(LocalHost().sweep, self.plan.job, NodeId(view.node), Session(view.session))

@@ -52,7 +52,8 @@ async def _test(settings: Settings, node: NodeId, slot: int) -> tuple[bool | Non
         stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
     )  # fmt: skip
     try:
-        text, _ = await asyncio.wait_for(process.communicate(), DEADLINE_S)
+        async with asyncio.timeout(DEADLINE_S):
+            text, _ = await process.communicate()
     except TimeoutError:
         process.kill()
         await process.wait()

@@ -115,7 +115,8 @@ class Ranks:
         """Waits until every prepared rank is born. Raises LaunchFailed."""
         waits = [rank.born for rank in self.by_rank.values()]
         try:
-            born = await asyncio.wait_for(asyncio.gather(*waits), _START_WAIT_S)
+            async with asyncio.timeout(_START_WAIT_S):
+                born = await asyncio.gather(*waits)
         except TimeoutError:
             raise LaunchFailed(
                 f"not all ranks were started within {_START_WAIT_S:.0f} s; see the launcher's log"

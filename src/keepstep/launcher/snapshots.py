@@ -97,7 +97,9 @@ class Snapshots:
             env={**os.environ, **own},
         )  # fmt: skip
         assert self._process.stdout is not None
-        if not await asyncio.wait_for(self._process.stdout.readline(), _READY_WAIT_S):
+        async with asyncio.timeout(_READY_WAIT_S):
+            ready = await self._process.stdout.readline()
+        if not ready:
             raise ConnectionError("it ended before it was ready")
         self._control = await SnapshotControl.connect(self.socket, self._settings.job, self._heard)
         if self._last_launch is not None:
@@ -127,7 +129,8 @@ class Snapshots:
         """Ends the server once what is queued for the disk is written, at most after ``wait_s``."""
         if self._control is not None:
             try:
-                await asyncio.wait_for(self._control.quit(), wait_s)
+                async with asyncio.timeout(wait_s):
+                    await self._control.quit()
             except TimeoutError:
                 log.warning("the snapshot server still writes after %.0f s; it is ended", wait_s)
                 await self._control.close()
@@ -181,7 +184,8 @@ class Snapshots:
     async def inventory(self) -> Inventory:
         """What this node could restore from; empty where there is no server."""
         try:
-            await asyncio.wait_for(self._up.wait(), _READY_WAIT_S)
+            async with asyncio.timeout(_READY_WAIT_S):
+                await self._up.wait()
             control = self._control
             return _inventory(await control.inventory()) if control is not None else Inventory()
         except (ConnectionError, TimeoutError, StateInvalid) as error:

@@ -102,7 +102,8 @@ async def _frames_from_outside(pid: int) -> tuple[str, ...]:
         stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL,
     )  # fmt: skip
     try:
-        text, _ = await asyncio.wait_for(process.communicate(), _PY_SPY_WAIT_S)
+        async with asyncio.timeout(_PY_SPY_WAIT_S):
+            text, _ = await process.communicate()
     except TimeoutError:
         process.kill()
         await process.wait()

@@ -51,7 +51,8 @@ class Upkeep:
             stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
         )  # fmt: skip
         try:
-            told, errors = await asyncio.wait_for(child.communicate(self._where.encode()), PATIENCE_S)
+            async with asyncio.timeout(PATIENCE_S):
+                told, errors = await child.communicate(self._where.encode())
         except TimeoutError:
             log.warning("taking a snapshot took longer than %.0f s and was given up", PATIENCE_S)
             return False

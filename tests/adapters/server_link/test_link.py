@@ -34,6 +34,26 @@ def order(number: int, term: int) -> Command:
     return Command(order=Order(number=number, intent=FREE), term=term)
 
 
+def test_a_link_that_is_cancelled_ends_at_whatever_moment() -> None:
+    """That of its connection and of the server's first word too: what goes on after its end would hold up whoever leaves."""
+
+    async def all_moments() -> list[int]:
+        server, lost = await ScriptedServer().start(), []
+        for moment in range(60):
+            life = asyncio.ensure_future(link_to([server.address], Owner()).run())
+            for _ in range(moment):
+                await asyncio.sleep(0)
+            life.cancel()
+            await asyncio.wait([life], timeout=20.0)
+            if not life.done():
+                lost.append(moment)
+                life.cancel()
+        await server.stop()
+        return lost
+
+    assert asyncio.run(all_moments()) == []
+
+
 def test_a_beat_tells_once_how_many_facts_found_no_room() -> None:
     server, owner = ScriptedServer(acks=False), Owner()
 

@@ -40,7 +40,8 @@ class TalkingChild:
 
     async def line(self, deadline_s: float) -> bytes:
         """The next line without its end; empty after the last one. Raises TimeoutError."""
-        return await asyncio.wait_for(self._lines.get(), deadline_s)
+        async with asyncio.timeout(deadline_s):
+            return await self._lines.get()
 
     def _read(self) -> None:
         try:

@@ -48,7 +48,8 @@ class ExporterSource:
         was_there = False
         while True:
             try:
-                page = await asyncio.wait_for(self._page(), self._deadline_s)
+                async with asyncio.timeout(self._deadline_s):
+                    page = await self._page()
             except (OSError, Unreadable, TimeoutError) as error:
                 why = str(error) or f"no answer within {self._deadline_s:g} s"
                 outlet.coverage("failing" if was_there else "absent", f"{self._host}:{self._port}: {why}")

@@ -166,7 +166,8 @@ class HostSource:
 
 async def _pause(woken: asyncio.Event) -> None:
     try:
-        await asyncio.wait_for(woken.wait(), _LOOK_S)
+        async with asyncio.timeout(_LOOK_S):
+            await woken.wait()
     except TimeoutError:
         return
     woken.clear()

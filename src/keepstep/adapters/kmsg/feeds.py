@@ -193,7 +193,8 @@ async def _end(child: asyncio.subprocess.Process) -> None:
     if child.returncode is None:
         child.kill()
         try:
-            await asyncio.wait_for(child.wait(), _KILL_WAIT_S)
+            async with asyncio.timeout(_KILL_WAIT_S):
+                await child.wait()
         except TimeoutError:
             # It sleeps in the kernel, as its journal's disk may; nobody waits for it.
             return

@@ -173,7 +173,8 @@ class Probes:
         except OSError as error:
             return Probe(outcome="failed", detail=f"{argv[0]} was not started: {error.strerror or error}")
         try:
-            await asyncio.wait_for(child.ended.wait(), deadline_s)
+            async with asyncio.timeout(deadline_s):
+                await child.ended.wait()
         except TimeoutError:
             return await self._hung(child, name, deadline_s)
         except asyncio.CancelledError:
@@ -185,7 +186,8 @@ class Probes:
     async def _hung(self, child: _Child, name: str, deadline_s: float) -> Probe:
         self._kill(child.pid)
         try:
-            await asyncio.wait_for(child.ended.wait(), _KILL_WAIT_S)
+            async with asyncio.timeout(_KILL_WAIT_S):
+                await child.ended.wait()
         except TimeoutError:
             self._leave(child, name)
         left = name in self._left

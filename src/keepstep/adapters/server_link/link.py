@@ -150,7 +150,8 @@ class ServerLink:
         if self.is_empty:
             return True
         try:
-            await asyncio.wait_for(self._acked.wait(), wait_s)
+            async with asyncio.timeout(wait_s):
+                await self._acked.wait()
         except TimeoutError:
             return False
         return True
@@ -158,7 +159,10 @@ class ServerLink:
     # ---- life
 
     async def run(self) -> None:
-        """Connects again and again. Raises ServerRefused as ``on_refusal`` says, and nothing else but its bugs."""
+        """Connects again and again, until cancelled. Raises ServerRefused as ``on_refusal`` says, and nothing else but bugs.
+
+        No ``wait_for`` in here: that of 3.11 loses a cancellation that meets the end of what it waits for.
+        """
         while True:
             known: Sequence[Address] = ()
             self._was_up = refused = failed = False
@@ -211,13 +215,13 @@ class ServerLink:
     async def _dial(self, address: Address) -> Streams:
         settings = self._settings
         context = settings.credentials.context_for(address)
-        return await asyncio.wait_for(
-            open_streams(address, context, settings.lease_s, settings.find_host), settings.connect_wait_s
-        )
+        async with asyncio.timeout(settings.connect_wait_s):
+            return await open_streams(address, context, settings.lease_s, settings.find_host)
 
     async def _first_word(self, reader: asyncio.StreamReader, address: Address) -> Message:
         try:
-            return await asyncio.wait_for(read_message(reader), self._settings.connect_wait_s)
+            async with asyncio.timeout(self._settings.connect_wait_s):
+                return await read_message(reader)
         except (EOFError, ssl.SSLError, ConnectionResetError) as end:
             if not address.tls:
                 raise

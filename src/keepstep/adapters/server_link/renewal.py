@@ -75,7 +75,8 @@ async def _ask(enrol: Enrol, dial: Callable[[], Awaitable[Streams]]) -> Message:
     reader, writer = await dial()
     try:
         writer.write(messages.encode(enrol))
-        return await asyncio.wait_for(read_message(reader), ANSWER_WAIT_S)
+        async with asyncio.timeout(ANSWER_WAIT_S):
+            return await read_message(reader)
     finally:
         writer.close()
         with contextlib.suppress(OSError):  # what was said is said; the way is only closed in good order

@@ -28,7 +28,9 @@ async def open_streams(
     if address.path:
         return await asyncio.open_unix_connection(address.path)
     # A host that is gone is given up early; one that is there may have a whole fleet to shake hands with.
-    link = await asyncio.wait_for(_connected(await find_host(address.host), address.port), REACH_S)
+    host = await find_host(address.host)
+    async with asyncio.timeout(REACH_S):
+        link = await _connected(host, address.port)
     try:
         watch_closely(link, lease_s)
         if context is None:
