@@ -59,6 +59,11 @@ OWNER: dict[DrillState, str] = {
 }
 
 
+def spelled(rank: int | None, node: NodeId) -> str:
+    """What a drill hits, for people: a rank, or a node as a whole."""
+    return f"node {node}" if rank is None else f"rank {rank} on {node}"
+
+
 class Mark(Struct, frozen=True, kw_only=True):
     """The answer to one question about a drill."""
 

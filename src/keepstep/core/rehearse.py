@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from typing import Literal
 
 from keepstep.core.decision import Decision, LinkDrill, MoveDrill, OpenDrill
-from keepstep.core.drill import LABEL, Drill, DrillKind, DrillState, Mark
-from keepstep.core.ids import DrillId, JobId, NodeId
+from keepstep.core.drill import LABEL, Drill, DrillKind, DrillState, Mark, spelled
+from keepstep.core.ids import DrillId, JobId
 from keepstep.core.incident import Cause, Diagnosis, Incident, IncidentState
 from keepstep.core.intents import Inject, Intent, Notify
 from keepstep.core.job import TERMINAL, Job, JobState
@@ -126,12 +126,8 @@ def _begin(drill: Drill, job: Job, world: World, policy: Policy, now_s: float) -
         kind=drill.kind, rank=target,
     )  # fmt: skip
     moved = MoveDrill(drill=drill.id, to=DrillState.INJECTED, node=node, rank=target, generation=job.generation)
-    reason = f"{drill.kind} against {_target(target, node)}, asked for by {drill.by}"
+    reason = f"{drill.kind} against {spelled(target, node)}, asked for by {drill.by}"
     return Decision(stage="rehearse", subject=drill.id, reason=reason, changes=(moved,), intents=(order,))
-
-
-def _target(rank: int | None, node: NodeId) -> str:
-    return f"node {node}" if rank is None else f"rank {rank} on {node}"
 
 
 def _noticed(drill: Drill, job: Job, world: World, policy: Policy, now_s: float) -> Decision | None:
@@ -151,7 +147,7 @@ def _noticed(drill: Drill, job: Job, world: World, policy: Policy, now_s: float)
         return None
     text = f"nothing was noticed within {patience_s:.0f} s"
     if drill.kind == "stop-rank" and drill.node is not None:
-        text += f"; {_target(drill.rank, drill.node)} may still be stopped: look with `keepstep ranks {job.id}`"
+        text += f"; {spelled(drill.rank, drill.node)} may still be stopped: look with `keepstep ranks {job.id}`"
     missed = Mark(question="detected", good=False, text=text)
     return _end(drill, DrillState.FAILED, missed.text, (missed,))
 
@@ -181,7 +177,7 @@ def score(drill: Drill, incident: Incident, job: Job, policy: Policy) -> Iterato
     diagnoses = [x.diagnosis for x in incident.attempts if x.diagnosis is not None]
     blamed = any(explains(drill, x) for x in diagnoses)
     said = diagnoses[-1].summary if diagnoses else "nothing"
-    what = _target(drill.rank, drill.node)
+    what = spelled(drill.rank, drill.node)
     yield Mark(question="blamed", good=blamed, text=f"{what} was {'named' if blamed else f'not named, but: {said}'}")
     yield _isolated(drill, diagnoses, job)
     first = len([x for x in incident.attempts if x.new_generation]) == 1

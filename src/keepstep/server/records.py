@@ -5,7 +5,7 @@ Owns what is worth keeping of a thing once it is over.
 
 from collections.abc import Iterable
 
-from keepstep.core.drill import Drill
+from keepstep.core.drill import Drill, spelled
 from keepstep.core.fault import Fault
 from keepstep.core.ids import NodeId, ResourceId, node_of
 from keepstep.core.incident import Attempt, Incident, IncidentState
@@ -129,7 +129,7 @@ def drill_record(drill: Drill, tenant: str, incident_opened_s: float | None) -> 
         by=drill.by,
         state=drill.state.value,
         ended_s=None if drill.open else drill.entered_s,
-        target=f"rank {drill.rank} on {drill.node}" if drill.rank is not None else drill.node or "",
+        target=spelled(drill.rank, drill.node) if drill.node is not None else "",
         incident=drill.incident or "",
         detected_after_s=late_s,
         marks=drill.marks,

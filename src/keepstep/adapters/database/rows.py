@@ -57,9 +57,8 @@ class Insertion:
     def __init__(self, table: Table, dialect: Dialect) -> None:
         names = ", ".join(column.name for column in table.columns)
         self._by_columns = dialect.name == "postgresql"
-        if (
-            self._by_columns
-        ):  # one statement with a list for each column: a quarter of what a statement for each row costs
+        if self._by_columns:
+            # One statement with a list for each column: a quarter of what a statement for each row costs.
             lists = ", ".join(f"%b::{_ARRAYS[column.type.python_type]}" for column in table.columns)
             self._sql = f"INSERT INTO {table.name} ({names}) SELECT * FROM unnest({lists})"
         else:
