@@ -64,6 +64,15 @@ def running_drill(world: World, job: JobId) -> Drill | None:
     return next((x for x in found if x.job == job and x.injected_s is not None and not x.refused), None)
 
 
+def hindrance(job: Job, kind: DrillKind, world: World) -> str:
+    """Why a person cannot have this drill now; empty where it can begin at once."""
+    if world.open_drills:
+        return f"{next(iter(world.open_drills))} is not over, and there is one drill at a time"
+    if job.spec.labels.get(LABEL) == "never":
+        return f"the owner of job {job.id} allows no drills: it has the label {LABEL}=never"
+    return unfit(job, kind, world)
+
+
 def unfit(job: Job, kind: DrillKind, world: World) -> str:
     """Why this drill cannot begin now; empty where it can."""
     if job.state is not JobState.RUNNING or job.incident is not None or job.placement is None:

@@ -6,10 +6,9 @@ from typing import Any
 
 from keepstep.core import facts as f
 from keepstep.core.access import Action, Principal, Role, refusal
-from keepstep.core.drill import LABEL
 from keepstep.core.ids import JobId, ResourceId
 from keepstep.core.incident import IncidentState
-from keepstep.core.rehearse import unfit
+from keepstep.core.rehearse import hindrance
 from keepstep.core.world import live
 from keepstep.server.desk import UnknownSubject
 from keepstep.server.history import Books
@@ -93,11 +92,7 @@ def _drill(request: r.BeginDrill, by: Principal, books: Books, now_s: float) -> 
     job = world.jobs.get(JobId(request.job))
     if job is None:
         raise _unknown(request)
-    if world.open_drills:
-        raise Conflict(f"{next(iter(world.open_drills))} is not over; there is one drill at a time")
-    if job.spec.labels.get(LABEL) == "never":
-        raise Conflict(f"the owner of job {job.id} allows no drills: it has the label {LABEL}=never")
-    why = unfit(job, request.kind, world)
+    why = hindrance(job, request.kind, world)
     if why:
         raise Conflict(f"no drill now: {why}")
     if request.rank is not None and (job.placement is None or job.placement.node_of_rank(request.rank) is None):

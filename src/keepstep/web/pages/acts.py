@@ -9,11 +9,11 @@ from urllib.parse import quote
 from msgspec import Struct
 
 from keepstep.core.access import Action, Principal, refusal
-from keepstep.core.drill import KINDS, LABEL, DrillKind
+from keepstep.core.drill import KINDS, DrillKind
 from keepstep.core.incident import Incident, IncidentState
 from keepstep.core.isolate import power_off
 from keepstep.core.job import Job
-from keepstep.core.rehearse import unfit
+from keepstep.core.rehearse import hindrance
 from keepstep.core.resource import Resource
 from keepstep.core.world import World
 from keepstep.review.wording import duration
@@ -159,18 +159,10 @@ def of_drills(job: Job, world: World, principal: Principal, step: int) -> tuple[
             refused=why,
             weight="danger",
             body={"job": job.id, "kind": kind},
-            not_now=drill_hindrance(kind, job, world),
+            not_now=hindrance(job, kind, world),
         )
         for kind in KINDS
     )
-
-
-def drill_hindrance(kind: DrillKind, job: Job, world: World) -> str:
-    if job.spec.labels.get(LABEL) == "never":
-        return f"its owner allows no drills: it has the label {LABEL}=never"
-    if world.open_drills:
-        return f"{next(iter(world.open_drills))} is not over, and there is one drill at a time"
-    return unfit(job, kind, world)
 
 
 def drill_follows(kind: DrillKind, job: Job, step: int) -> tuple[str, ...]:
