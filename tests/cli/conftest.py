@@ -180,7 +180,8 @@ def _end_server(pid: int, state: Path) -> None:
 
 @pytest.fixture
 def stepping(tmp_path: Path) -> Path:
-    """A script that makes steps and no use of torch: ``stepping.py STEPS [pause]``. Logs `generation rank step`."""
+    """A script that makes steps and no use of torch: ``stepping.py STEPS [pause]``. Logs `generation rank step`.
+    STEPS with a + is without end in the first generation, so that what is done to it always meets it at work."""
     path = tmp_path / "stepping.py"
     path.write_text(
         textwrap.dedent(
@@ -191,7 +192,8 @@ def stepping(tmp_path: Path) -> Path:
             cell = ProgressCell(os.environ[environment.PROGRESS])
             cell.enter("step")
             rank, generation = int(os.environ["RANK"]), int(os.environ[environment.GENERATION])
-            for step in range(1, int(sys.argv[1]) + 1):
+            endless = sys.argv[1].endswith("+") and generation == 1
+            for step in range(1, 10**9 if endless else int(sys.argv[1].rstrip("+")) + 1):
                 time.sleep(float(sys.argv[2]) if len(sys.argv) > 2 else 0.02)
                 cell.step_done(step, 20_000_000, 1.0)
                 with open({str(tmp_path / "steps.log")!r}, "a") as log:

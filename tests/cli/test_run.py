@@ -45,7 +45,7 @@ def test_a_job_runs_and_ends_well_and_can_be_run_again_in_the_spelling_of_torchr
 
 
 def test_a_killed_server_is_replaced_and_a_killed_rank_is_brought_back_and_told_of(run, stepping, steps):
-    one = run("--nproc-per-node", 2, "--job", "j", stepping, 150)
+    one = run("--nproc-per-node", 2, "--job", "j", stepping, "50+")
     one.wait_for(lambda: len(steps()) > 20, "steps")
     first = one.server_pid()
     os.kill(first, signal.SIGKILL)
@@ -60,7 +60,7 @@ def test_a_killed_server_is_replaced_and_a_killed_rank_is_brought_back_and_told_
 
 
 def test_launcher_killed_with_a_spare(run, stepping, steps):
-    one = run("--nproc-per-node", 1, "--nodes", 2, "--spares", 1, "--job", "j", stepping, 100)
+    one = run("--nproc-per-node", 1, "--nodes", 2, "--spares", 1, "--job", "j", stepping, "50+")
     one.wait_for(lambda: len(steps()) > 20, "steps")
     os.kill(one.launchers()["j-n1"], signal.SIGKILL)
     assert one.end() == 0, one.text() + one.server_log()
@@ -71,7 +71,7 @@ def test_launcher_killed_with_a_spare(run, stepping, steps):
 
 
 def test_every_launcher_killed(run, stepping, steps):
-    one = run("--nproc-per-node", 1, "--job", "j", stepping, 5000)
+    one = run("--nproc-per-node", 1, "--job", "j", stepping, "50+")
     one.wait_for(lambda: len(steps()) > 5, "steps")
     os.kill(one.launchers()["j-n0"], signal.SIGKILL)
     assert one.end() != 0
@@ -100,7 +100,7 @@ def test_a_second_ctrl_c_kills(run, tmp_path, steps):
 def test_others_come_and_go_beside_a_running_job_until_it_is_stopped_from_another_terminal(
     run, stepping, steps, keepstep
 ):
-    one = run("--job", "one", stepping, 5000)
+    one = run("--job", "one", stepping, "50+")
     one.wait_for(lambda: len(steps()) > 5, "steps")
     server = one.server_pid()
 

@@ -158,7 +158,8 @@ def test_stacks_of_running_waiting_and_stopped_ranks(bench: Bench) -> None:
     stacks = looked()
     assert stacks[0].frames[0].endswith("spin") and "script.py:" in stacks[0].frames[0]
     assert (stacks[0].waiting, stacks[2].process_state) == (False, "T")
-    assert stacks[0].cpu_s > 0
+    # A look is short: on a busy machine the rank may not have had its turn in it.
+    eventually(lambda: looked()[0].cpu_s > 0, "a rank that uses its CPU")
     assert any(frame.endswith("reduce_gradients") for frame in stacks[1].frames)
     assert any(frame.endswith("halted") for frame in stacks[2].frames), "from outside, since it cannot answer"
     assert not stacks[2].waiting
