@@ -1,6 +1,7 @@
 """An empty database is made at once, an older one step by step: both must come to the same."""
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from sqlalchemy import inspect
 
 from keepstep.adapters.database import migrate, schema
 from keepstep.adapters.database.engine import Connections, reach
-from keepstep.adapters.database.opening import open_database
+from keepstep.adapters.database.opening import Database, open_database
 from keepstep.core.facts import ServerStarted
 from keepstep.ports import JournalSchemaNewer, Snapshot
 from keepstep.review.records import IncidentRecord
@@ -117,14 +118,15 @@ def test_what_is_over_is_still_found_after_its_tables_were_laid_out_anew(wheres:
 
 
 def test_several_that_open_it_at_once_make_it_once(wheres: tuple[str, str]) -> None:
-    opened = []
-    threads = [threading.Thread(target=lambda: opened.append(open_database(wheres[0]))) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(opened) == 4
-    for database in opened:
+    together = threading.Barrier(6)
+
+    def open_it() -> Database:
+        together.wait()
+        return open_database(wheres[0], patience_s=60.0)
+
+    with ThreadPoolExecutor(6) as threads:
+        opening = [threads.submit(open_it) for _ in range(6)]
+    for database in [each.result() for each in opening]:
         assert database.journal.verify() == 0
         database.close()
 

@@ -1,7 +1,9 @@
 """Where a database is, what it is called, and what is said when it cannot be opened."""
 
+import sqlite3
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -43,6 +45,24 @@ def test_nobody_answers_and_no_password_is_told(tmp_path: Path) -> None:
 def test_a_directory_that_cannot_be_written(tmp_path: Path) -> None:
     with pytest.raises(JournalUnavailable, match="unable to open database file"):
         open_database(tmp_path / "not" / "there" / "journal.db")
+
+
+def test_a_file_that_somebody_writes_is_turned_to_wal_once_he_is_done(tmp_path: Path) -> None:
+    """As a copy is that was just put back, or a file that two processes make at once."""
+    path = tmp_path / "journal.db"
+    open_database(path).close()
+    writer = sqlite3.connect(path, isolation_level=None)
+    writer.execute("PRAGMA journal_mode = DELETE")
+    writer.execute("BEGIN IMMEDIATE")
+    with pytest.raises(JournalUnavailable, match="database is locked"):
+        open_database(path, patience_s=0.05)
+    with ThreadPoolExecutor(1) as thread:
+        opening = thread.submit(open_database, path, patience_s=60.0)
+        with pytest.raises(TimeoutError):
+            opening.exception(timeout=0.3)
+        writer.execute("ROLLBACK")
+        opening.result(timeout=60.0).close()
+    writer.close()
 
 
 def test_a_look_changes_nothing(tmp_path: Path) -> None:

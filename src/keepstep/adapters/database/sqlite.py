@@ -4,7 +4,9 @@ WAL with synchronous=FULL: what was committed survives the loss of power. One pr
 meanwhile.
 """
 
+import random
 import sqlite3
+import time
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -29,7 +31,7 @@ def reach_sqlite(path: Path, read_only: bool, patience_s: float) -> Reach:
         db = sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False, timeout=patience_s)
         try:
             if not read_only:
-                db.execute("PRAGMA journal_mode = WAL")
+                _write_ahead(db, patience_s)
                 db.execute("PRAGMA synchronous = FULL")
             db.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
         except BaseException:
@@ -47,6 +49,20 @@ def reach_sqlite(path: Path, read_only: bool, patience_s: float) -> Reach:
         news=lambda _: PolledNews(connect),
         close=lambda: None,
     )
+
+
+def _write_ahead(db: sqlite3.Connection, patience_s: float) -> None:
+    """A new file is turned to WAL once, alone. SQLite waits for nobody here, for two that turn it at once would wait for each
+    other: it says that it is busy, whatever the timeout, so whoever comes second tries again."""
+    until_s = time.monotonic() + patience_s
+    while True:
+        try:
+            db.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() >= until_s:
+                raise
+        time.sleep(random.uniform(0.001, 0.02))
 
 
 def _damaged(error: BaseException | None) -> bool:
