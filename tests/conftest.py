@@ -1,4 +1,5 @@
-"""Fixtures of every test: a real PostgreSQL, a warm interpreter. And what every program finds in its environment."""
+"""Fixtures of every test: a real PostgreSQL, a warm interpreter. And what every program finds in its environment, and how
+examples are drawn."""
 
 import os
 import signal
@@ -6,6 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 if TYPE_CHECKING:
     from tests.postgres import PostgresServer
@@ -18,8 +20,16 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-PATIENT = {"warm_torch", "runs_of"}
-"""Fixtures with imports and whole trainings in them, which whoever asks first waits for."""
+# How long an example takes says more about the machine's other work than about the code. And a change is judged by the same
+# examples as before it: new ones are looked for with ``--hypothesis-profile explore``.
+_UNTIMED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("explore", _UNTIMED)
+settings.register_profile("same", _UNTIMED, derandomize=True)
+settings.load_profile("same")
+
+
+PATIENT = {"warm_torch", "runs_of", "browser"}
+"""Fixtures with imports, whole trainings or the start of a browser in them, which whoever asks first waits for."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

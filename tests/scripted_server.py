@@ -3,6 +3,7 @@
 Owns the listening and the frames; what is said to whom is the driver's that builds on it.
 """
 
+import contextlib
 import socket
 import threading
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 from keepstep.wire import messages
 from keepstep.wire.messages import Message
 
-JOIN_S = 60.0
+JOIN_S = 120.0
 
 
 class Listening:
@@ -19,6 +20,8 @@ class Listening:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._connection: socket.socket | None = None
+        """Of a client that has been welcomed."""
+        self._accepted: socket.socket | None = None
         self._listener: socket.socket | None = None
         self._thread: threading.Thread | None = None
 
@@ -33,13 +36,14 @@ class Listening:
     def stop(self) -> None:
         """As a server that was killed: the connection breaks, nobody listens."""
         self._path.unlink(missing_ok=True)
-        if self._listener is not None:
-            self._listener.shutdown(socket.SHUT_RDWR)
-            self._listener.close()
-            self._listener = None
-        connection = self._connection
-        if connection is not None:
-            connection.shutdown(socket.SHUT_RDWR)
+        listener, self._listener = self._listener, None
+        if listener is not None:
+            listener.shutdown(socket.SHUT_RDWR)
+            listener.close()
+        accepted = self._accepted
+        if accepted is not None:
+            with contextlib.suppress(OSError):  # it is just being closed
+                accepted.shutdown(socket.SHUT_RDWR)
         if self._thread is not None:
             self._thread.join(JOIN_S)
 
@@ -53,12 +57,15 @@ class Listening:
             except OSError:
                 return
             with connection:
+                self._accepted = connection
+                if self._listener is not listener:
+                    return  # stopped before it could be seen there
                 try:
                     self.converse(connection)
                 except (OSError, EOFError):
                     pass
                 finally:
-                    self._connection = None
+                    self._connection = self._accepted = None
 
 
 def read_message(connection: socket.socket) -> Message:

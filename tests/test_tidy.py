@@ -13,7 +13,7 @@ TREES = ("src", "tests", "bench", "examples", "docs")
 FILE_LINES = 500
 FUNCTION_LINES = 60
 FORBIDDEN_NAMES = ("utils", "util", "common", "helpers", "helper", "manager", "managers", "misc", "base")
-IMPORT_CONTRACT_DEADLINE_S = 120
+IMPORT_CONTRACT_DEADLINE_S = 300
 
 BEGINNING = re.compile(r"([ \t]*)((?:async )?def\b|class\b|@)")
 BROAD = re.compile(r"except(?: Exception| BaseException)?(?: as \w+)?:")

@@ -144,9 +144,9 @@ class Archive(Protocol):
         self, kind: Literal["incident", "job", "fault"], where: Mapping[str, str] = {}, *, cursor: str = "",
         limit: int = 100, since_s: float = 0.0, until_s: float | None = None,
     ) -> Page:  # fmt: skip
-        """Newest first, by the time of their end. ``where``: equal values of ``job``, ``tenant`` (several: comma-separated),
-        ``state``, ``cause``, ``kind``, ``node``, ``q`` (a word of its id, job, summary or resources, case ignored). Raises
-        ValueError for a filter that there is not, and for a cursor that is none."""
+        """Newest first, by the time of their end. ``where``: equal values of ``id``, ``job``, ``tenant`` (several:
+        comma-separated), ``state``, ``cause``, ``kind``, ``node``, ``q`` (a word of its id, job, summary or resources, case
+        ignored). Raises ValueError for a filter that there is not, and for a cursor that is none."""
         ...
 
     def get(self, kind: Literal["incident", "job", "fault"], id: str) -> bytes | None:

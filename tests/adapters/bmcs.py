@@ -12,13 +12,19 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import IO
 
 import pytest
+from tests.ports import lasting_port
+
+from keepstep.adapters.ipmi import IpmiBmc
+from keepstep.ports import Bmc, BmcReading
 
 START_S = 90.0
 USER, PASSWORD = "admin", "secret"
+_IPMITOOL = ("ipmitool", "-I", "lanplus", "-C", "3", "-U", USER, "-P", PASSWORD)
 
 
 class Service:
@@ -129,12 +135,6 @@ def tree(service: Service, entries: list[dict[str, object]], date: str = "2024-0
     service.answers[f"POST {ROOT}/{reset}"] = {}
 
 
-def free_port(kind: socket.SocketKind = socket.SOCK_STREAM) -> int:
-    with socket.socket(socket.AF_INET, kind) as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 @contextlib.contextmanager
 def emulator(folder: Path) -> Iterator[tuple[str, str]]:
     """(address, fingerprint) of the Redfish emulator of sushy-tools: one system, a self-signed certificate, one user."""
@@ -144,13 +144,29 @@ def emulator(folder: Path) -> Iterator[tuple[str, str]]:
     openssl = shutil.which("openssl")
     if not program.exists() or openssl is None:
         pytest.skip("sushy-emulator or openssl is not here")
-    port = free_port()
     subprocess.run(
         [openssl, "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", "bmc.key", "-out", "bmc.crt", "-days", "2",
          "-subj", "/CN=bmc"], cwd=folder, check=True, capture_output=True,
     )  # fmt: skip
     hashed = bcrypt.hashpw(PASSWORD.encode(), bcrypt.gensalt(4)).decode()
     (folder / "htpasswd").write_text(f"{USER}:{hashed}\n")
+    (folder / "state").mkdir()
+    certificate = ssl.PEM_cert_to_DER_cert((folder / "bmc.crt").read_text())
+    port = lasting_port()
+    _configure_emulator(folder, port)
+    with (folder / "emulator.log").open("wb") as output:
+        process = subprocess.Popen(
+            [program, "--config", folder / "emulator.conf", "--fake"], stdout=output, stderr=subprocess.STDOUT
+        )
+        try:
+            _wait_for_port(port, folder / "emulator.log")
+            yield f"https://127.0.0.1:{port}", hashlib.sha256(certificate).hexdigest()
+        finally:
+            process.terminate()
+            process.wait(60)
+
+
+def _configure_emulator(folder: Path, port: int) -> None:
     (folder / "emulator.conf").write_text(
         f"""SUSHY_EMULATOR_LISTEN_IP = '127.0.0.1'
 SUSHY_EMULATOR_LISTEN_PORT = {port}
@@ -164,18 +180,6 @@ SUSHY_EMULATOR_FAKE_SYSTEMS = [
     {{'uuid': '00000000-0000-4000-8000-000000000001', 'name': 'n1', 'power_state': 'On', 'nics': []}}]
 """
     )
-    (folder / "state").mkdir()
-    certificate = ssl.PEM_cert_to_DER_cert((folder / "bmc.crt").read_text())
-    with (folder / "emulator.log").open("wb") as output:
-        process = subprocess.Popen(
-            [program, "--config", folder / "emulator.conf", "--fake"], stdout=output, stderr=subprocess.STDOUT
-        )
-        try:
-            _wait_for_port(port, folder / "emulator.log")
-            yield f"https://127.0.0.1:{port}", hashlib.sha256(certificate).hexdigest()
-        finally:
-            process.terminate()
-            process.wait(10)
 
 
 @contextlib.contextmanager
@@ -184,7 +188,22 @@ def simulator(folder: Path) -> Iterator[str]:
     program = shutil.which("ipmi_sim")
     if program is None or shutil.which("ipmitool") is None:
         pytest.skip("ipmi_sim (package openipmi) or ipmitool is not installed")
-    port = free_port(socket.SOCK_DGRAM)
+    _configure_simulator(folder)
+    with (folder / "simulator.log").open("wb") as output:
+        for _ in range(5):  # somebody else may have asked for the port meanwhile: then it ends at once
+            port = lasting_port()
+            process = _start_simulator(program, folder, port, output)
+            try:
+                if _answers_ipmi(port, process, folder / "simulator.log"):
+                    yield f"127.0.0.1:{port}"
+                    return
+            finally:
+                process.kill()
+                process.wait(60)
+    pytest.fail(f"ipmi_sim ends at once:\n{(folder / 'simulator.log').read_text(errors='replace')[-2000:]}")
+
+
+def _configure_simulator(folder: Path) -> None:
     chassis = folder / "chassis.sh"
     chassis.write_text(
         f"""#!/bin/sh
@@ -204,6 +223,13 @@ done
     chassis.chmod(0o755)
     (folder / "on").touch()
     (folder / "state").mkdir()
+    (folder / "commands.emu").write_text(
+        "mc_setbmc 0x20\nmc_add 0x20 0 no-device-sdrs 0x23 9 8 0x9f 0x1291 0xf02 persist_sdr\n"
+        "sel_enable 0x20 1000 0x0a\nmc_enable 0x20\n"
+    )
+
+
+def _start_simulator(program: str, folder: Path, port: int, output: IO[bytes]) -> "subprocess.Popen[bytes]":
     (folder / "lan.conf").write_text(
         f"""name "bmc"
 set_working_mc 0x20
@@ -217,26 +243,25 @@ set_working_mc 0x20
     guid a123456789abcdefa123456789abcdef
     lan_config_program "/bin/true"
   endlan
-  chassis_control "{chassis} 0x20"
+  chassis_control "{folder / "chassis.sh"} 0x20"
   user 1 true "" "test" user 10 none md2 md5 straight
   user 2 true "{USER}" "{PASSWORD}" admin 10 none md2 md5 straight
 """
     )
-    (folder / "commands.emu").write_text(
-        "mc_setbmc 0x20\nmc_add 0x20 0 no-device-sdrs 0x23 9 8 0x9f 0x1291 0xf02 persist_sdr\n"
-        "sel_enable 0x20 1000 0x0a\nmc_enable 0x20\n"
-    )
-    with (folder / "simulator.log").open("wb") as output:
-        process = subprocess.Popen(
-            [program, "-c", folder / "lan.conf", "-f", folder / "commands.emu", "-s", folder / "state", "-n"],
-            stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
-        )  # fmt: skip
-        try:
-            _wait_for_ipmi(port, folder / "simulator.log")
-            yield f"127.0.0.1:{port}"
-        finally:
-            process.kill()
-            process.wait(10)
+    return subprocess.Popen(
+        [program, "-c", folder / "lan.conf", "-f", folder / "commands.emu", "-s", folder / "state", "-n"],
+        stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
+    )  # fmt: skip
+
+
+def reached(bmc: Bmc, cursor: Mapping[str, str]) -> BmcReading:
+    """A look that was answered, all of it over IPMI: the controller is a process of this machine, which may be busy."""
+    deadline = time.monotonic() + START_S
+    while True:
+        reading = bmc.look(cursor)
+        answered = reading.reachable and not (reading.detail and isinstance(bmc, IpmiBmc))
+        if answered or time.monotonic() > deadline:
+            return reading
 
 
 def add_record(address: str, event: tuple[int, int, int]) -> None:
@@ -264,8 +289,7 @@ def add_record(address: str, event: tuple[int, int, int]) -> None:
         "0xff",
     ]
     subprocess.run(
-        ["ipmitool", "-I", "lanplus", "-C", "3", "-H", host, "-p", port, "-U", USER, "-P", PASSWORD, "raw", *raw],
-        check=True, capture_output=True, timeout=60,
+        [*_IPMITOOL, "-N", "20", "-H", host, "-p", port, "raw", *raw], check=True, capture_output=True, timeout=150,
     )  # fmt: skip
 
 
@@ -278,14 +302,14 @@ def _wait_for_port(port: int, log: Path) -> None:
     pytest.fail(f"no answer on port {port} within {START_S:.0f} s:\n{log.read_text(errors='replace')[-2000:]}")
 
 
-def _wait_for_ipmi(port: int, log: Path) -> None:
+def _answers_ipmi(port: int, process: "subprocess.Popen[bytes]", log: Path) -> bool:
+    """False where the simulator has ended."""
     deadline = time.monotonic() + START_S
+    asking = [*_IPMITOOL, "-R", "1", "-N", "1", "-H", "127.0.0.1", "-p", str(port), "chassis", "power", "status"]
     while time.monotonic() < deadline:
-        asked = subprocess.run(
-            ["ipmitool", "-I", "lanplus", "-C", "3", "-R", "1", "-N", "1", "-H", "127.0.0.1", "-p", str(port), "-U", USER, "-P",
-             PASSWORD, "chassis", "power", "status"], capture_output=True, timeout=60,
-        )  # fmt: skip
-        if asked.returncode == 0:
-            return
+        if subprocess.run(asking, capture_output=True, timeout=150).returncode == 0:
+            return True
+        if process.poll() is not None:
+            return False
         time.sleep(0.2)
     pytest.fail(f"ipmi_sim does not answer within {START_S:.0f} s:\n{log.read_text(errors='replace')[-2000:]}")

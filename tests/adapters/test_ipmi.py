@@ -1,7 +1,7 @@
 """The IPMI adapter against ``ipmi_sim``: the event log's cursor, and a controller that does not answer."""
 
 import pytest
-from tests.adapters.bmcs import PASSWORD, USER, add_record, simulator
+from tests.adapters.bmcs import PASSWORD, USER, add_record, reached, simulator
 
 from keepstep.adapters.ipmi import IpmiBmc
 
@@ -10,17 +10,17 @@ def test_records_are_told_once_and_a_cleared_log_begins_again(tmp_path):
     with simulator(tmp_path) as address:
         bmc = IpmiBmc(address, USER, PASSWORD)
         add_record(address, (0x13, 0x90, 0x0A))
-        first = bmc.look({})
+        first = reached(bmc, {})
         assert first.observations == () and first.cursor == {"sel": "1"}, (
             "what was there before the first look is history"
         )
         add_record(address, (0x07, 0xC9, 0x00))
-        second = bmc.look(first.cursor)
+        second = reached(bmc, first.cursor)
         assert [seen.signal for seen in second.observations] == ["bmc.cpu.ierr"]
-        assert bmc.look(second.cursor).observations == ()
+        assert reached(bmc, second.cursor).observations == ()
         bmc._call("sel", "clear")
         add_record(address, (0x13, 0x90, 0x0A))
-        assert bmc.look({"sel": "7f"}).cursor["sel"] != "7f"
+        assert reached(bmc, {"sel": "7f"}).cursor["sel"] != "7f"
 
 
 def test_a_wrong_password_is_no_answer(tmp_path):

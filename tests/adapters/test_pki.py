@@ -77,7 +77,7 @@ class Door:
     def close(self) -> None:
         self._listening.shutdown(socket.SHUT_RDWR)
         self._listening.close()
-        self._thread.join(10.0)
+        self._thread.join(60.0)
 
 
 @pytest.fixture(scope="module")
@@ -259,7 +259,7 @@ def test_a_node_cannot_pass_for_a_server(authority, tmp_path):
         with pytest.raises(ssl.SSLCertVerificationError):
             client.wrap_socket(here, server_hostname="localhost")
         here.close()
-        thread.join(10.0)
+        thread.join(60.0)
 
 
 def _shake_as_server(context: ssl.SSLContext, link: socket.socket) -> None:

@@ -1,10 +1,11 @@
 """The Redfish adapter: cursors of logs, and services that answer badly. Against a service whose answers are written here."""
 
 import contextlib
+import time
 from collections.abc import Iterator
 
 import pytest
-from tests.adapters.bmcs import PASSWORD, USER, Service, emulator, tree
+from tests.adapters.bmcs import PASSWORD, START_S, USER, Service, emulator, tree
 from tests.evidence.bmc.judged import log_entry
 
 pytest.importorskip("sushy", reason="the extra redfish is not installed")
@@ -13,6 +14,7 @@ from keepstep.adapters.redfish import RedfishBmc, connection
 from keepstep.adapters.redfish.connection import fingerprint_of
 from keepstep.adapters.redfish.walk import newer
 from keepstep.evidence.bmc.bundle import Body
+from keepstep.ports import BmcReading
 
 LOG = "/redfish/v1/Systems/1/LogServices/EventLog/Entries"
 OLD = "2024-04-01T10:00:00Z"
@@ -120,12 +122,22 @@ def test_audit_logs_are_left_alone(service, bmc):
     assert f"{path}/Entries" not in service.asked
 
 
+def answered(address: str, password: str, fingerprint: str = "") -> BmcReading:
+    """The emulator is a process of this machine, which may be busy: where it was too slow it is asked again."""
+    deadline = time.monotonic() + START_S
+    while True:
+        with contextlib.closing(RedfishBmc(address, USER, password, fingerprint)) as bmc:
+            reading = bmc.look({})
+        if "timed out" not in reading.detail or time.monotonic() > deadline:
+            return reading
+
+
 def test_the_certificate_must_have_the_fingerprint(tmp_path):
     with emulator(tmp_path) as (address, fingerprint):
-        assert RedfishBmc(address, USER, PASSWORD, fingerprint).look({}).reachable
-        assert "fingerprint" in RedfishBmc(address, USER, PASSWORD, "0" * 64).look({}).detail
-        assert "not trusted" in RedfishBmc(address, USER, PASSWORD).look({}).detail
-        assert "password" in RedfishBmc(address, USER, "wrong", fingerprint).look({}).detail
+        assert answered(address, PASSWORD, fingerprint).reachable
+        assert "fingerprint" in answered(address, PASSWORD, "0" * 64).detail
+        assert "not trusted" in answered(address, PASSWORD).detail
+        assert "password" in answered(address, "wrong", fingerprint).detail
 
 
 def test_a_fingerprint_is_read_in_the_forms_that_people_paste():

@@ -1,5 +1,6 @@
 """Drives a real agent process: a scripted server on a unix socket that speaks the wire, and a folder for its files."""
 
+import contextlib
 import os
 import socket
 import subprocess
@@ -18,7 +19,7 @@ from keepstep.core.intents import Intent, Order
 from keepstep.wire import messages
 from keepstep.wire.messages import Ack, Beat, Command, Hello, Message, Report, Welcome
 
-DEADLINE_S = 60.0
+DEADLINE_S = 150.0
 """Generous: the machine may be busy. A test that runs into it fails with what it waited for."""
 TOKEN = "test-token"
 Found = TypeVar("Found")
@@ -101,7 +102,7 @@ class Bench:
         (self.state / "token").write_text(TOKEN)
         self.server = ScriptedServer(folder / "s.sock")
         self.log = folder / "kern.log"
-        self.log.write_text("")
+        self.log.write_text("<6>[    1.000000] Linux version 6.1\n")
         self.process: subprocess.Popen[bytes] | None = None
         self.output = folder / "agent.out"
 
@@ -121,6 +122,17 @@ class Bench:
     def write(self, *lines: str) -> None:
         with open(self.log, "a", encoding="utf-8") as file:
             file.write("".join(f"{line}\n" for line in lines))
+
+    def follows(self) -> bool:
+        """Whether the agent has its kernel log open and stands at its end: what is written from now on, it reads."""
+        assert self.process is not None
+        size = self.log.stat().st_size
+        for link in Path(f"/proc/{self.process.pid}/fd").iterdir():
+            with contextlib.suppress(FileNotFoundError):
+                if os.readlink(link) == str(self.log):
+                    told = Path(f"/proc/{self.process.pid}/fdinfo/{link.name}").read_text()
+                    return told.split()[:2] == ["pos:", str(size)]
+        return False
 
     def end(self) -> int:
         """In good order; returns the exit code."""

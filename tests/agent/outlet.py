@@ -1,12 +1,13 @@
 """An outlet that keeps everything: what a source says, for a test to look at."""
 
 import asyncio
+from collections.abc import Callable
 from typing import Literal
 
 from keepstep.core.observation import Observation, Same
 from keepstep.ports import Source
 
-DEADLINE_S = 60.0
+DEADLINE_S = 120.0
 
 
 class Kept:
@@ -33,12 +34,12 @@ class Kept:
         return [one.signal for one in self.seen]
 
 
-async def watch(source: Source, outlet: Kept, signal: str) -> Observation:
-    """Runs a source until it says a signal."""
+async def watch(source: Source, outlet: Kept, signal: str, also: Callable[[], bool] = lambda: True) -> Observation:
+    """Runs a source until it says a signal, and ``also`` is true."""
     running = asyncio.ensure_future(source.run(outlet))
     try:
         async with asyncio.timeout(DEADLINE_S):
-            while signal not in outlet.signals:
+            while signal not in outlet.signals or not also():
                 if running.done():
                     running.result()
                     raise AssertionError(f"the source ended without {signal}: {outlet.signals} {outlet.covered}")

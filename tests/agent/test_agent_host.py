@@ -28,6 +28,14 @@ def proc(root: Path, *, memory: str = CALM, kills: int = 0) -> str:
     return str(root)
 
 
+OF_THIS_MACHINE = {"host.clock_skew", "host.clock_step", "host.zombies"}
+"""May be true where the tests run; the files of the other signals are the test's own."""
+
+
+def told(outlet: Kept) -> list[str]:
+    return [signal for signal in outlet.signals if signal not in OF_THIS_MACHINE]
+
+
 async def looked(source: HostSource, counter: str = "zombies") -> Kept:
     """What one look says."""
     outlet = Kept()
@@ -43,7 +51,7 @@ async def looked(source: HostSource, counter: str = "zombies") -> Kept:
 
 def test_a_healthy_host_says_nothing(tmp_path: Path) -> None:
     outlet = asyncio.run(looked(HostSource(proc=proc(tmp_path))))
-    assert outlet.signals == []
+    assert told(outlet) == []
     assert [state for state, _ in outlet.covered] == ["seen"]
 
 
@@ -58,7 +66,7 @@ def test_memory_that_everybody_waits_for_is_told_once(tmp_path: Path) -> None:
 
 def test_a_kernel_without_pressure_counters_is_no_fault(tmp_path: Path) -> None:
     outlet = asyncio.run(looked(HostSource(proc=str(tmp_path))))
-    assert (outlet.signals, outlet.covered) == ([], [("seen", "this kernel does not measure pressure")])
+    assert (told(outlet), outlet.covered) == ([], [("seen", "this kernel does not measure pressure")])
 
 
 @pytest.mark.skipif(not os.access("/proc/pressure/memory", os.W_OK), reason="no pressure triggers for us here")
@@ -113,7 +121,7 @@ def test_a_boot_since_the_last_agent_is_told(tmp_path: Path) -> None:
     path.write_text("another\n")
     before = boot_before(str(path))
     outlet = asyncio.run(looked(HostSource(boot_before=before, proc=proc(tmp_path))))
-    assert outlet.signals == ["host.reboot"]
+    assert told(outlet) == ["host.reboot"]
 
 
 def test_a_service_is_known_by_its_pid_file(tmp_path: Path) -> None:

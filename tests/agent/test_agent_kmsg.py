@@ -172,6 +172,32 @@ def journal(tmp_path: Path, *lines: str) -> str:
     return str(program)
 
 
+def test_the_last_lines_before_a_rotation_come_too(tmp_path: Path) -> None:
+    path = tmp_path / "kern.log"
+    path.write_text("before\n")
+
+    async def scene() -> list[str]:
+        batches, told = FileFeed(str(path)).batches(), []
+        await anext(batches)
+        following = asyncio.ensure_future(anext(batches))
+        for _ in range(5):
+            await asyncio.sleep(0)  # it has found nothing, and looks again later
+        with path.open("a") as file:
+            file.write("late\n")
+        path.rename(tmp_path / "kern.log.1")
+        path.write_text("fresh\n")
+        async with asyncio.timeout(DEADLINE_S):
+            while "fresh" not in told:
+                told += (await following).lines
+                following = asyncio.ensure_future(anext(batches))
+        following.cancel()
+        await asyncio.gather(following, return_exceptions=True)
+        await batches.aclose()
+        return told
+
+    assert asyncio.run(scene()) == ["late", "fresh"]
+
+
 def test_the_journal_is_split_where_this_agent_began(tmp_path: Path) -> None:
     entry = '{{"__MONOTONIC_TIMESTAMP":"{}","_TRANSPORT":"kernel","MESSAGE":"{}"}}'
     program = journal(tmp_path, entry.format(10, "early"), entry.format(10**15, "late"))

@@ -5,7 +5,7 @@ import itertools
 import os
 import signal
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -17,10 +17,10 @@ from keepstep.adapters.dependencies import Dependency, DependencySource, Mount
 from keepstep.adapters.dependencies.looks import Answer, look
 from keepstep.adapters.dependencies.mounts import file_system
 from keepstep.adapters.dependencies.standing import CONFIRM_LOOKS, Standing
-from keepstep.adapters.probe import Probes, resolve, run_probe
+from keepstep.adapters.probe import Probe, Probes, resolve, run_probe
 
 from .hanging_mount import HangingMount
-from .outlet import Kept, watch
+from .outlet import DEADLINE_S, Kept, watch
 
 SLEEPS = ("sleep", "600")
 
@@ -43,21 +43,30 @@ def test_a_program_that_is_not_there_is_a_failed_probe() -> None:
     assert asyncio.run(run_probe(["no-such-program-here"], 60)).outcome == "failed"
 
 
+async def hung(argv: Sequence[str], deadline_s: float) -> Probe:
+    """A probe that is ended, and whose child is gone then: at once, or as soon as this machine comes to it."""
+    probes = Probes()
+    probe = await probes.run(argv, deadline_s)
+    assert probe.outcome == "hung"
+    async with asyncio.timeout(DEADLINE_S):
+        while probes.left:
+            await asyncio.sleep(0.01)
+    return probe
+
+
 def test_a_probe_that_hangs_is_ended_at_its_deadline() -> None:
-    probe = asyncio.run(run_probe(SLEEPS, 0.1))
-    assert (probe.outcome, probe.left) == ("hung", False)
+    assert asyncio.run(hung(SLEEPS, 0.1)).stdout == b""
 
 
 def test_a_stopped_helper_is_ended_as_well() -> None:
-    probe = asyncio.run(run_probe(["sh", "-c", "kill -STOP $$; echo late"], 0.2))
-    assert (probe.outcome, probe.left) == ("hung", False)
+    assert asyncio.run(hung(["sh", "-c", "kill -STOP $$; echo late"], 0.2)).stdout == b""
 
 
 def test_nothing_that_a_probe_started_outlives_it(tmp_path: Path) -> None:
     asyncio.run(run_probe(["sh", "-c", f"sleep 600 & echo $! > {tmp_path}/pid"], 60))
     pid = int((tmp_path / "pid").read_text())
     with pytest.raises(ProcessLookupError):
-        for _ in range(200):
+        for _ in range(6000):
             os.kill(pid, 0)
             time.sleep(0.01)
 
@@ -76,7 +85,7 @@ def test_a_child_that_cannot_be_ended_is_left_and_no_second_one_is_started() -> 
         pid = probes.left["disk"]
         again = await probes.run(SLEEPS, 3600, name="disk")
         assert (again.outcome, again.left, probes.left) == ("hung", True, {"disk": pid})
-        assert (await probes.run(["true"], 10, name="other")).outcome == "ok"
+        assert (await probes.run(["true"], 60, name="other")).outcome == "ok"
         os.kill(pid, signal.SIGKILL)
         while probes.left:
             await asyncio.sleep(0.01)
@@ -85,10 +94,41 @@ def test_a_child_that_cannot_be_ended_is_left_and_no_second_one_is_started() -> 
     asyncio.run(asyncio.wait_for(scene(), 60))
 
 
+def stand_still_over_its_end() -> None:
+    """And over every deadline meanwhile: then both are due in one turn of the loop."""
+    os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
+    time.sleep(1.0)
+
+
+def test_a_child_that_ends_in_the_turn_of_its_deadline_has_ended() -> None:
+    async def scene() -> None:
+        asyncio.get_running_loop().call_later(0.05, stand_still_over_its_end)
+        probe = await Probes().run(["sleep", "0.3"], 0.5)
+        assert (probe.outcome, probe.code) == ("ok", 0)
+
+    asyncio.run(scene())
+
+
+def test_nor_is_one_left_that_dies_in_the_last_turn() -> None:
+    async def scene() -> None:
+        def kill(pid: int) -> None:
+            asyncio.get_running_loop().call_later(0.05, kill_and_stand_still, pid)
+
+        def kill_and_stand_still(pid: int) -> None:
+            os.killpg(pid, signal.SIGKILL)
+            stand_still_over_its_end()
+
+        probes = Probes(kill=kill)
+        probe = await probes.run(SLEEPS, 0.1, name="disk")
+        assert (probe.outcome, probe.left, probes.left) == ("hung", False, {})
+
+    asyncio.run(scene())
+
+
 def test_a_name_is_resolved_outside_of_the_agent() -> None:
     assert set(asyncio.run(resolve("localhost", 60))) & {"127.0.0.1", "::1"}
     assert asyncio.run(resolve("192.0.2.7", 60)) == ["192.0.2.7"]
-    with pytest.raises(OSError, match="not known"):
+    with pytest.raises(OSError, match=r"not known|not resolved"):
         asyncio.run(resolve("no-such-host.invalid", 60))
 
 
@@ -98,7 +138,7 @@ def test_a_name_is_resolved_outside_of_the_agent() -> None:
 def test_a_mount_that_answers_tells_how_full_it_is(tmp_path: Path) -> None:
     async def scene() -> Kept:
         outlet = Kept()
-        source = DependencySource([], [Mount(name="data", path=str(tmp_path), write=True)])
+        source = DependencySource([], [Mount(name="data", path=str(tmp_path), write=True, deadline_s=60)])
         running = asyncio.ensure_future(source.run(outlet))
         async with asyncio.timeout(60):
             while not any(counter == "free_share" for _, counter in outlet.levels):
@@ -143,11 +183,16 @@ def test_a_file_system_that_never_answers_is_seen_while_the_other_mount_is_still
     hanging: HangingMount, tmp_path: Path
 ) -> None:
     outlet = Kept()
-    mounts = [Mount(name="dead", path=str(hanging.path), deadline_s=0.5), Mount(name="well", path=str(tmp_path))]
-    seen = asyncio.run(watch(DependencySource([], mounts), outlet, "mount.hung"))
+    mounts = [
+        Mount(name="dead", path=str(hanging.path), deadline_s=0.5), Mount(name="well", path=str(tmp_path), deadline_s=60),
+    ]  # fmt: skip
+
+    def well_is_watched() -> bool:
+        return any(counter == "free_share" for _, counter in outlet.levels)
+
+    seen = asyncio.run(watch(DependencySource([], mounts), outlet, "mount.hung", well_is_watched))
     assert seen.attributes["mount"] == str(hanging.path)
     assert seen.part.startswith("dependency/fuse")
-    assert any(counter == "free_share" for _, counter in outlet.levels)
 
 
 MOUNTINFO = """22 1 8:1 / / rw - ext4 /dev/sda1 rw
@@ -231,7 +276,8 @@ async def _answering(reply: bytes) -> Answer:
         writer.close()
 
     async with serving(answer) as port:
-        return await look(Dependency(name="d", kind="http", url=f"http://127.0.0.1:{port}/health"), "n0")
+        url = f"http://127.0.0.1:{port}/health"
+        return await look(Dependency(name="d", kind="http", url=url, deadline_s=60), "n0")
 
 
 @pytest.mark.parametrize(
@@ -264,7 +310,8 @@ def test_an_object_must_come_back_as_it_was_put() -> None:
 
     async def scene() -> tuple[bool, str]:
         async with serving(store) as port:
-            answer = await look(Dependency(name="d", kind="object", url=f"http://127.0.0.1:{port}/bucket"), "n0")
+            url = f"http://127.0.0.1:{port}/bucket"
+            answer = await look(Dependency(name="d", kind="object", url=url, deadline_s=60), "n0")
             return answer.ok, answer.detail
 
     bytes_given = 1000
@@ -277,10 +324,10 @@ def test_an_object_must_come_back_as_it_was_put() -> None:
 
 
 def test_a_store_is_looked_at_by_the_client_of_checkpoints(tmp_path: Path) -> None:
-    answer = asyncio.run(look(Dependency(name="d", kind="store", url=str(tmp_path / "store")), "n0"))
+    answer = asyncio.run(look(Dependency(name="d", kind="store", url=str(tmp_path / "store"), deadline_s=60), "n0"))
     assert (answer.ok, answer.detail) == (True, "")
     (tmp_path / "file").write_text("no directory")
-    answer = asyncio.run(look(Dependency(name="d", kind="store", url=str(tmp_path / "file")), "n0"))
+    answer = asyncio.run(look(Dependency(name="d", kind="store", url=str(tmp_path / "file"), deadline_s=60), "n0"))
     assert not answer.ok
     assert str(tmp_path / "file") in answer.detail
 

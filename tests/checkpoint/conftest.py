@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -58,12 +59,9 @@ class Node:
         command += [*(["--directory", str(directory)] if directory is not None else []), *options]
 
         def limit() -> None:
-            import resource
+            resource.setrlimit(resource.RLIMIT_FSIZE, (limit_bytes, limit_bytes))
 
-            if limit_bytes:
-                resource.setrlimit(resource.RLIMIT_FSIZE, (limit_bytes, limit_bytes))
-
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, preexec_fn=limit)
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, preexec_fn=limit if limit_bytes else None)
         assert self.process.stdout is not None
         ready = json.loads(self.process.stdout.readline())
         self.address, self.path, self.job = ready["address"], str(socket_path), job
@@ -124,7 +122,7 @@ class Node:
     def client(self, rank: int, world_size: int, generation: int = 1) -> SnapshotClient:
         """A rank's client, closed at the end of the test if not before."""
         client = SnapshotClient(
-            self.path, job=self.job, generation=generation, rank=rank, world_size=world_size, patience_s=5.0
+            self.path, job=self.job, generation=generation, rank=rank, world_size=world_size, patience_s=DEADLINE_S
         )
         self._clients.append(client)
         return client
@@ -133,12 +131,13 @@ class Node:
         self.process.kill()
         self.process.wait(DEADLINE_S)
 
-    def close(self) -> None:
+    def close(self, within_s: float = DEADLINE_S) -> None:
+        """Ends as a launcher's end ends it. ``within_s``: after that it is killed, which is no end to be proud of."""
         for client in self._clients:
             client.close()
         self._socket.close()
         try:
-            self.process.wait(5)
+            self.process.wait(within_s)
         except subprocess.TimeoutExpired:
             self.kill()
         if self.process.stdout is not None:
@@ -156,7 +155,8 @@ def start_node(tmp_path: Path) -> Iterator[Callable[..., Node]]:
 
     yield start
     for node in nodes:
-        node.close()
+        # One may have been stopped.
+        node.close(within_s=5.0)
 
 
 @pytest.fixture

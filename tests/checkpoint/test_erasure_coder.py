@@ -110,7 +110,7 @@ def test_without_isa_l_numpy_does_it_and_says_so() -> None:
         "from keepstep.checkpoint.erasure import coder, isal\n"
         "print(coder.Coder(4, 2).implementation, isal.load())"
     )
-    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=True)
     assert ran.stdout.startswith("numpy pyeclib"), ran.stdout
 
 

@@ -271,11 +271,11 @@ class Hanging(Lying):
         self.released = threading.Event()
 
     def wrap(self, key: Secret, session: Session) -> Wrapped:
-        self.released.wait(60)
+        self.released.wait(120)
         return super().wrap(key, session)
 
     def unwrap(self, wrapped: Wrapped, session: Session) -> Secret:
-        self.released.wait(60)
+        self.released.wait(120)
         raise KeyMissing("told to")
 
 
@@ -301,12 +301,12 @@ def test_J3_a_provider_that_hangs_holds_up_neither_a_save_nor_a_restore(place: P
     for _ in range(3):
         with pytest.raises(KeyMissing, match="still do not answer an earlier request"):
             keys.sealer(session, context(job="bert", generation=1))
-    assert threading.active_count() == before, "no thread more for each try"
+    assert threading.active_count() <= before, "no thread more for each try"
 
 
 def test_a_store_that_hangs_holds_up_nothing_and_recovers(place: Place) -> None:
     released = threading.Event()
-    store = TroubledStore(place.store.path, before_create=lambda _: released.wait(60) and None)
+    store = TroubledStore(place.store.path, before_create=lambda _: released.wait(120) and None)
     keys = place.process(Limits(deadline_s=0.3), store=store)
     with pytest.raises(KeyMissing, match=r"no session key within 0.3 s"):
         keys.session(*OWNER)

@@ -45,6 +45,8 @@ def test_a_spare_node_fetches_everything_from_its_peers(start_node: Start) -> No
     holder.begin(1, 1)
     client = holder.client(0, 1)
     client.snapshot(1, groups(1, size=200_000))
+    # Once it is digested: only then can a peer hear what it is made of.
+    holder.inventory()
     holder.hold(1)
     for node in (holder, spare):
         node.begin(2, 2, [holder.address, spare.address])

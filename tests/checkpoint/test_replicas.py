@@ -4,6 +4,7 @@ import os
 import socket
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -226,8 +227,8 @@ def test_a_sender_that_dies_midway_leaves_nothing(sides: list[Side], eventually:
         assert receive(peer, FrameBuffer(between_peers)) == Taken(verdict="send")
         peer.sendall(memoryview(blob)[: len(blob) // 2])
         assert one.memory._arenas._filling
-    eventually(lambda: not one.memory._arenas._filling, "the end of the transfer")
-    assert not one.copies() and len(one.memory._arenas._free) == 1
+    eventually(lambda: len(one.memory._arenas._free) == 1, "the end of the transfer")
+    assert not one.copies() and not one.memory._arenas._filling
 
 
 def test_an_offer_is_answered_by_what_is_there(sides: list[Side]) -> None:
@@ -259,15 +260,17 @@ def test_a_slot_that_a_snapshot_needs_is_given_up_by_its_copy(sides: list[Side])
     """The peer takes nothing: the transfer would last for ever."""
     one, _ = sides
     with socket.create_server(("127.0.0.1", 0)) as deaf:
-        deaf.settimeout(30)
+        deaf.settimeout(120)
         name = deaf.getsockname()
         one.begin([f"{name[0]}:{name[1]}"])
         one.memory.limit(SnapshotPolicy(memory_bytes=80 << 20))
+        # Made before: a peer that takes nothing is given up after ten seconds.
+        later = sharded(2, 0, 32 << 20)
         one.seal(1, 0, sharded(1, 0, 32 << 20))
         one.replicas.consider()
         connection, _ = deaf.accept()
         with connection:
-            connection.settimeout(30)
+            connection.settimeout(120)
             buffer = FrameBuffer(between_peers)
             receive(connection, buffer)
             while receive(connection, buffer).size_bytes < 32 << 20:
@@ -275,11 +278,35 @@ def test_a_slot_that_a_snapshot_needs_is_given_up_by_its_copy(sides: list[Side])
             connection.sendall(frame(Taken(verdict="send")))
             connection.recv(1)
             [slot] = [slot for slot in one.memory._ranks[0].slots if slot.readers]
-            one.seal(2, 0, sharded(2, 0, 32 << 20))
+            one.seal(2, 0, later)
             one.freed.clear()
             assert one.memory.grant(0, 32 << 20) is None
             assert one.freed.wait(120) and not slot.readers
             assert one.memory.grant(0, 32 << 20) is slot
+
+
+def test_a_generation_that_begins_while_a_step_is_looked_at_has_its_own_peers(sides: list[Side]) -> None:
+    one, _ = sides
+    one.seal(1, 0, sharded(1, 0))
+    with ThreadPoolExecutor(1) as pool:
+        with one.replicas._lock:
+            looks = pool.submit(one.replicas.consider)
+            with pytest.raises(TimeoutError):
+                looks.result(0.2)
+            one.replicas._where, carriers, one.replicas._carriers = None, one.replicas._carriers, {}
+        looks.result(120)
+        one.replicas._carriers = carriers
+
+
+def test_a_link_that_cannot_be_made_is_closed() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        name = listening.getsockname()
+        hello: Any = object()
+        with pytest.raises(TypeError) as kept:
+            PeerLink(f"{name[0]}:{name[1]}", hello)
+        with listening.accept()[0] as connection:
+            connection.settimeout(60)
+            assert connection.recv(1) == b"" and kept.value
 
 
 def test_copies_of_an_older_generation_go_once_a_newer_one_makes_none(

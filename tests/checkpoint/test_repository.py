@@ -330,7 +330,7 @@ def test_D20_hardly_any_descriptors_are_enough_for_ever(tmp_path: Path, start_pr
 
 def test_disk_full_fails_cleanly_and_the_next_save_works(tmp_path: Path, start_program: Callable[..., Any]) -> None:
     program = start_program("disk_full.py", tmp_path, 100_000)
-    said, _ = program.communicate(timeout=60)
+    said, _ = program.communicate(timeout=120)
     assert program.returncode == 0, said
     assert "step 2 was not saved" in said
     names = [path.name for path in tmp_path.rglob("*") if path.is_file()]

@@ -236,12 +236,12 @@ def test_what_comes_back_after_its_base_has_expired_is_written_anew(repository: 
 def test_two_steps_the_record_first_the_objects_after_the_delay(disk: Disk, repository: Repository) -> None:
     for step in (1, 2, 3):
         commit_one(repository, step)
-    policy = Policy(keep=2, delay_s=100.0)
+    policy = Policy(keep=2, delay_s=1000.0)
     first = retain(repository, policy)
     assert len(first.expired) == 1 and not first.removed
     assert steps(repository) == [3, 2] and folders(disk) == {1, 2, 3}
-    assert not retain(repository, policy, later(90)).removed
-    assert retain(repository, policy, later(110)).removed
+    assert not retain(repository, policy, later(500)).removed
+    assert retain(repository, policy, later(1100)).removed
     assert folders(disk) == {2, 3}
 
 
@@ -286,11 +286,11 @@ def test_a_lease_taken_before_the_record_keeps_the_objects_after_it(disk: Disk, 
 
 def test_a_dead_holder_does_not_hold_for_ever(disk: Disk, repository: Repository) -> None:
     commit_one(repository, 1)
-    Lease(repository, repository.commits()[0].key, duration_s=50.0)
+    Lease(repository, repository.commits()[0].key, duration_s=500.0)
     assert leased(View(disk), JOB, time.time()) == {1}
     assert leased(View(disk), "other", time.time()) == set()
-    assert leased(View(disk), JOB, time.time() + 105) == {1}, "clocks differ by a minute"
-    assert leased(View(disk), JOB, time.time() + 120) == set()
+    assert leased(View(disk), JOB, time.time() + 505) == {1}, "clocks differ by a minute"
+    assert leased(View(disk), JOB, time.time() + 570) == set()
     assert not [key for key in disk.objects if key.startswith("leases/")]
 
 
@@ -300,10 +300,10 @@ def test_D19_a_slow_rank_has_its_grace_and_then_its_save_fails(disk: Disk, repos
     slow.write_part(late, 0, groups(5))
     for step in (6, 7):
         commit_one(repository, step)
-    policy = Policy(keep=2, grace_s=100.0)
-    assert not retain(repository, policy, later(90)).removed
+    policy = Policy(keep=2, grace_s=1000.0)
+    assert not retain(repository, policy, later(500)).removed
     slow.write_part(late, 1, groups(5, 1))
-    assert retain(repository, policy, later(110)).removed
+    assert retain(repository, policy, later(1100)).removed
     with pytest.raises(SaveFailed, match="given up"):
         slow.try_commit(late)
     assert steps(repository) == [7, 6] and folders(disk) == {6, 7}
@@ -342,8 +342,8 @@ def test_saves_of_a_fenced_generation_go_whatever_their_step(disk: Disk, reposit
     commit_one(repository, 6, generation=1)
     repository.write_part(Save(job=JOB, generation=1, step=99, attempt="a", world_size=2), 0, groups(99))
     repository.log.open_generation(JOB, 2, "step 6")
-    assert not retain(repository, Policy(grace_s=50.0), later(40)).removed
-    assert retain(repository, Policy(grace_s=50.0), later(60)).removed
+    assert not retain(repository, Policy(grace_s=1000.0), later(500)).removed
+    assert retain(repository, Policy(grace_s=1000.0), later(1100)).removed
     assert folders(disk) == {6}
 
 

@@ -1,5 +1,6 @@
 """The memory tier with real server and worker processes: what was sealed is there, whatever dies."""
 
+import asyncio
 import os
 import signal
 from collections.abc import Callable
@@ -11,7 +12,8 @@ import pytest
 import torch
 
 from keepstep.checkpoint import SnapshotRefused, StateInvalid, flatten
-from keepstep.checkpoint.snapshot.messages import Committed, Ok, Wrong
+from keepstep.checkpoint.snapshot.control import SnapshotControl
+from keepstep.checkpoint.snapshot.messages import Committed, Ok, Wrong, frame
 
 from .states import check, complete, groups
 
@@ -240,6 +242,25 @@ def test_the_server_ends_with_its_control_connection(start_node: Start) -> None:
     assert node.process.returncode == 0
 
 
+def test_a_control_connection_that_is_greeted_wrongly_is_closed(tmp_path: Path) -> None:
+    ended: list[bytes] = []
+
+    async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(frame(Ok(request=1)))
+        ended.append(await reader.read())
+        writer.close()
+
+    async def meet() -> None:
+        async with asyncio.timeout(120), await asyncio.start_unix_server(greet, tmp_path / "s"):
+            with pytest.raises(ConnectionError, match="greeted with Ok") as kept:
+                await SnapshotControl.connect(str(tmp_path / "s"), "job", lambda event: None)
+            while not ended:
+                await asyncio.sleep(0.01)
+            assert kept.value
+
+    asyncio.run(meet())
+
+
 def test_A1_the_server_ends_with_its_launcher(tmp_path: Path, start_program: Start, eventually: Eventually) -> None:
     launcher = start_program("parent.py", tmp_path / "s")
     pid = int(launcher.stdout.readline())
@@ -257,7 +278,7 @@ def test_the_socket_of_a_killed_server_is_taken_over(tmp_path: Path, start_node:
     again.close()
 
 
-def test_many_snapshots_leak_no_descriptors(start_node: Start) -> None:
+def test_many_snapshots_leak_no_descriptors(start_node: Start, eventually: Eventually) -> None:
     node = start_node()
     node.begin(1, 1)
     client = node.client(0, 1)
@@ -275,5 +296,6 @@ def test_many_snapshots_leak_no_descriptors(start_node: Start) -> None:
         client.restore(step, "ram", "", 1)
     assert client.wait_durable(100, 120)
     node.inventory()
-    assert max(after - then for after, then in zip(descriptors(), before, strict=True)) <= 1
+    # What looks at the disk just then has files open.
+    eventually(lambda: all(after <= then + 1 for after, then in zip(descriptors(), before, strict=True)), "no leak")
     client.close()

@@ -53,7 +53,9 @@ def test_two_nodes_commit_one_record(start_node: Start, tmp_path: Path) -> None:
         client.close()
 
 
-def test_D22_memory_and_disk_are_both_offered_and_the_newest_step_is_seen(start_node: Start) -> None:
+def test_D22_memory_and_disk_are_both_offered_and_the_newest_step_is_seen(
+    start_node: Start, eventually: Eventually
+) -> None:
     old, new = start_node(), start_node()
     for node in (old, new):
         node.begin(1, 1)
@@ -61,7 +63,8 @@ def test_D22_memory_and_disk_are_both_offered_and_the_newest_step_is_seen(start_
     behind.snapshot(100, groups(100))
     ahead.snapshot(200, groups(200), durable=True)
     assert ahead.wait_durable(200, 120)
-    stock = old.inventory()
+    # A look at a slow disk is not waited for: the next inventory has it.
+    stock = eventually(lambda: (found := old.inventory()).disk and found, "the other one's checkpoint")
     newest = max([*stock.ram, *stock.disk], key=lambda offer: offer.step)
     assert (newest.step, newest in stock.disk) == (200, True)
     check(behind.restore(newest.step, "disk", newest.key, newest.world_size), 200)
@@ -120,7 +123,23 @@ def test_one_ranks_failed_part_is_tried_again_beside_the_others(start_node: Star
     clients[1].snapshot(7, groups(7, 1, size=200_000), durable=True)
     resource.prlimit(nodes[0].process.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     clients[0].snapshot(7, groups(7, 0, size=200_000), durable=True)
-    assert clients[0].wait_durable(7, 120) and clients[1].wait_durable(7, 30)
+    assert clients[0].wait_durable(7, 120) and clients[1].wait_durable(7, 120)
+
+
+def test_a_rank_that_was_taken_for_gone_and_is_back_saves_as_before(start_node: Start) -> None:
+    node = start_node()
+    node.begin(1, 2)
+    gone, stays = node.client(0, 2), node.client(1, 2)
+    gone.close()
+    stays.snapshot(1, groups(1, 1), durable=True)
+    with pytest.raises(SaveFailed, match="rank 0 ended"):
+        stays.wait_durable(1, 120)
+    back = node.client(0, 2)
+    for rank, client in enumerate((back, stays)):
+        client.snapshot(2, groups(2, rank), durable=True)
+        if client is back:
+            assert not client.wait_durable(2, 0.1), "it was given up before the other one had saved"
+    assert stays.wait_durable(2, 120) and back.wait_durable(2, 120)
 
 
 def test_a_step_saved_twice_is_one_commit_unless_it_changed(start_node: Start) -> None:

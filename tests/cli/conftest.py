@@ -18,12 +18,13 @@ from typing import Any, NamedTuple
 
 import msgspec
 import pytest
-from tests.server.conftest import ServerProcess
+from tests.server.conftest import PATIENCE, ServerProcess
 from typer.main import get_command
 
 from keepstep.adapters.database.opening import open_journal
 from keepstep.cli.app import app
 from keepstep.core.decision import Record
+from keepstep.core.facts import PolicySet
 from keepstep.server.state_dir import StateDir
 
 from .checkpoints import Job
@@ -151,8 +152,11 @@ class Run:
 
 @pytest.fixture
 def run(tmp_path: Path) -> Iterator[Callable[..., Run]]:
-    """Starts runs in one state directory; at the end of the test nothing of them is left."""
+    """Starts runs in one state directory, under a patient policy; at the end of the test nothing of them is left."""
     state = tmp_path / "state"
+    state.mkdir(mode=0o700)
+    with contextlib.closing(open_journal(state / "journal.db")) as journal:
+        journal.append(time.time(), [PolicySet(by="test", overrides=PATIENCE)])
     runs: list[Run] = []
 
     def start(*arguments: object) -> Run:

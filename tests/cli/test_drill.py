@@ -123,7 +123,7 @@ class Working:
 @pytest.fixture
 def working(tmp_path: Path) -> Iterator[Working]:
     state = StateDir(tmp_path / "served")
-    server = ServerProcess(state).start()
+    server = ServerProcess(state).patient().start()
     made = Working(server)
     yield made
     made.end()

@@ -159,7 +159,7 @@ def test_without_a_server_there_is_no_forecast(recorded, keepstep):
 def served(tmp_path: Path) -> Iterator[StateDir]:
     """A state directory that a real server leads."""
     state = StateDir(tmp_path / "state")
-    server = ServerProcess(state).start()
+    server = ServerProcess(state).patient().start()
     yield state
     server.kill()
     Path(server.address.removeprefix("unix:")).unlink(missing_ok=True)

@@ -4,7 +4,6 @@ import json
 import sqlite3
 from pathlib import Path
 
-import pytest
 from tests.server.conftest import ServerProcess
 
 from keepstep.adapters.database.opening import open_database
@@ -112,7 +111,6 @@ def test_a_damaged_copy_is_not_restored(recorded, keepstep, tmp_path):
     assert not hashes(target / "journal.db") if (target / "journal.db").exists() else True
 
 
-@pytest.mark.timeout(120)
 def test_beside_a_running_server(recorded, keepstep, tmp_path):
     state = StateDir(recorded)
     server = ServerProcess(state).start()
@@ -128,3 +126,25 @@ def test_beside_a_running_server(recorded, keepstep, tmp_path):
         assert keepstep("incidents", *here).stdout == shown.stdout, "it starts from the snapshot"
     finally:
         server.kill()
+
+
+def test_entries_that_were_moved_out_are_still_shown(recorded, keepstep, tmp_path):
+    file_all(recorded)
+    here = ("--state-dir", recorded)
+    whole = keepstep("journal", "show", *here).stdout
+    late = keepstep("journal", "show", "--after", 3, *here).stdout
+    ours = keepstep("journal", "show", "--about", "inc-0002", *here).stdout
+    assert whole.count("\n") > ours.count("\n") > 3 and "inc-0002" in ours
+    assert keepstep("journal", "compact", "--older-than", OLD, *here).returncode == 0
+    done = keepstep("journal", "show", *here)
+    assert done.stdout.startswith(whole) and "Compacted" in done.stdout and done.stderr == ""
+    assert keepstep("journal", "show", "--after", 3, *here).stdout.startswith(late)
+    assert keepstep("journal", "show", "--about", "inc-0002", *here).stdout == ours
+    assert "Compacted" in keepstep("journal", "show", "--about", "fact:Compacted", *here).stdout
+
+    moved = tmp_path / "elsewhere"
+    (recorded / "archive").rename(moved)
+    without = keepstep("journal", "show", *here)
+    assert without.returncode == 0 and "--archive" in without.stderr and not without.stdout.startswith(whole)
+    found = keepstep("journal", "show", "--archive", moved, *here)
+    assert found.stdout == done.stdout and found.stderr == ""

@@ -4,12 +4,16 @@ import os
 import signal
 
 import msgspec
+import pytest
 
 from keepstep.adapters.database.opening import open_journal
 from keepstep.core.decision import Decision
 from keepstep.core.facts import JobStopRequested, Witnessed
 from keepstep.core.intents import Launch
 from keepstep.server import views
+
+pytestmark = pytest.mark.timeout(600)
+"""Each wait has its own bound, and there are several."""
 
 
 def alive(pid):
@@ -80,6 +84,7 @@ def test_every_launcher_killed(run, stepping, steps):
 
 
 def test_a_second_ctrl_c_kills(run, tmp_path, steps):
+    """Its launcher stands still, so that the first one ends nothing, however long this test takes to look."""
     script = tmp_path / "stubborn.py"
     script.write_text(
         "import os, signal, time\n"
@@ -89,9 +94,10 @@ def test_a_second_ctrl_c_kills(run, tmp_path, steps):
     )
     one = run("--job", "j", script)
     one.wait_for(steps, "the rank runs")
+    os.kill(one.launchers()["j-n0"], signal.SIGSTOP)
     one.process.send_signal(signal.SIGINT)
-    one.wait_for(lambda: "once more kills" in one.text(), "the first is taken")
-    assert "SIGINT" in one.text() and any(isinstance(record, JobStopRequested) for record in records(one))
+    one.wait_for(lambda: "SIGINT: ending the job; once more kills it" in one.text(), "the first is taken")
+    one.wait_for(lambda: any(isinstance(record, JobStopRequested) for record in records(one)), "the server knows")
     one.process.send_signal(signal.SIGINT)
     assert one.end() == 130
     assert not any(alive(pid) for _, _, _, pid in steps())
@@ -134,9 +140,7 @@ def test_others_come_and_go_beside_a_running_job_until_it_is_stopped_from_anothe
 
 
 def test_a_server_that_cannot_start_is_explained(run, stepping, tmp_path):
-    state = tmp_path / "state"
-    state.mkdir()
-    (state / "journal.db").write_bytes(os.urandom(8192))
+    (tmp_path / "state" / "journal.db").write_bytes(os.urandom(8192))
     one = run("--job", "j", stepping, 3)
     assert one.end() == 1
     assert "server.log" in one.text()

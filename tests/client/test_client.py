@@ -27,6 +27,8 @@ from keepstep.client import (
 from keepstep.core.facts import HoldRequested
 from keepstep.server.state_dir import HttpSign, StateDir
 
+DEADLINE_S = 60.0
+"""Of one answer: a pause of this process must not look like a server that is gone, and be asked again."""
 READS = {
     "job": ("job",), "live": ("job",), "ranks": ("job",), "launchers": ("job",), "checkpoints": ("job",), "report": (),
     "incident": ("inc-0002",), "fault": ("flt-0001",), "precision": (), "node": ("n1",), "resource": ("device/n1/0",),
@@ -48,7 +50,7 @@ def served() -> Iterator[Served]:
 
 @pytest.fixture
 def client(served):
-    with Client(served.url, OWNER_TOKEN) as made:
+    with Client(served.url, OWNER_TOKEN, timeout_s=DEADLINE_S) as made:
         yield made
 
 
@@ -63,14 +65,14 @@ def test_lists_go_over_all_pages(client, served):
     whole = {name: list(getattr(client, name)(*arguments)) for name, arguments in LISTS.items()}
     assert [line.id for line in whole["incidents"]] == ["inc-0005", "inc-0003", "inc-0002"]
     assert len(whole["journal"]) >= 94
-    with Client(served.url, OWNER_TOKEN, page=7) as small:
+    with Client(served.url, OWNER_TOKEN, page=7, timeout_s=DEADLINE_S) as small:
         assert list(small.resources()) == whole["resources"]
         assert [e.seq for e in small.journal()] == [e.seq for e in whole["journal"]]
 
 
 def test_the_async_client_says_the_same(client, served):
     async def ask():
-        async with AsyncClient(served.url, OWNER_TOKEN) as made:
+        async with AsyncClient(served.url, OWNER_TOKEN, timeout_s=DEADLINE_S) as made:
             answers = {name: await getattr(made, name)(*arguments) for name, arguments in READS.items()}
             lists = {name: [x async for x in getattr(made, name)(*arguments)] for name, arguments in LISTS.items()}
             assert (await made.hold("node/n2", "fan")).subject == "node/n2"
@@ -181,7 +183,7 @@ NOBODY = {"title": "Service Unavailable", "status": 503, "detail": "nobody leads
 
 def test_a_write_is_tried_again_under_the_same_key(flaky):
     server = flaky((503, NOBODY), (0, {}), (202, DONE))
-    with Client(server.url, "t") as client:
+    with Client(server.url, "t", timeout_s=DEADLINE_S) as client:
         assert client.stop("job").entry == 7
     keys = {asked["Idempotency-Key"] for asked in server.asked}
     assert len(server.asked) == 3 and len(keys) == 1
@@ -189,7 +191,7 @@ def test_a_write_is_tried_again_under_the_same_key(flaky):
 
 def test_tries_are_bounded(flaky):
     server = flaky(*[(503, NOBODY)] * 9)
-    with Client(server.url, "t") as client, pytest.raises(Unavailable, match="nobody leads"):
+    with Client(server.url, "t", timeout_s=DEADLINE_S) as client, pytest.raises(Unavailable, match="nobody leads"):
         client.stop("job")
     assert len(server.asked) == 5
 
@@ -205,7 +207,7 @@ def test_where_nobody_listens_it_is_said():
 
 
 def test_events_come_and_go_on_after_a_break(served):
-    with Client(served.url, OWNER_TOKEN) as client:
+    with Client(served.url, OWNER_TOKEN, timeout_s=DEADLINE_S) as client:
         events = client.events()
         first = next(events)
         assert first.seq == served.entries()

@@ -22,7 +22,7 @@ def open_it(where: str | Path) -> Iterator[OpenIt]:
     opened: list[Database] = []
 
     def another() -> Database:
-        opened.append(open_database(where, patience_s=2.0))
+        opened.append(open_database(where, patience_s=60.0))
         return opened[-1]
 
     yield another

@@ -26,7 +26,7 @@ def make(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Make]:
     opened = []
 
     def open_it() -> Archive:
-        opened.append(open_database(where))
+        opened.append(open_database(where, patience_s=60.0))
         return opened[-1].archive
 
     yield open_it
@@ -138,7 +138,7 @@ def test_filters(make: Make) -> None:
 
 
 def test_a_filter_or_cursor_that_there_is_not(make: Make) -> None:
-    with pytest.raises(ValueError, match="no filter 'colour'; there are job, tenant"):
+    with pytest.raises(ValueError, match="no filter 'colour'; there are id, job, tenant"):
         make().list("incident", {"colour": "red"})
     for wrong in ("nonsense", "[]", "{}", '["x", "y"]'):
         with pytest.raises(ValueError, match="is no cursor"):
@@ -207,7 +207,8 @@ def test_the_databases_answer_as_memory_does(make: Make) -> None:
         where = {
             name: rng.choice(values)
             for name, values in {
-                "tenant": ["a", "b", "a,b"], "state": ["x", "z"], "job": ["J"], "node": ["n1", "é"], "q": ["b", "Z1", "é"]
+                "tenant": ["a", "b", "a,b"], "state": ["x", "z"], "job": ["J"], "node": ["n1", "é"], "q": ["b", "Z1", "é"],
+                "id": ["B7", "Z1", "é20"],
             }.items()
             if rng.random() < 0.3
         }  # fmt: skip

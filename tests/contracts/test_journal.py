@@ -66,7 +66,7 @@ def make(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Make]:
     where = request.getfixturevalue("postgres_url") if request.param == "postgresql" else tmp_path / "journal.db"
 
     def open_it() -> Journal:
-        opened.append(memory if request.param == "memory" else open_journal(where))
+        opened.append(memory if request.param == "memory" else open_journal(where, patience_s=60.0))
         return opened[-1]
 
     yield open_it
@@ -426,7 +426,7 @@ def test_killed_in_the_middle_of_writing(tmp_path: Path, after_lines: int) -> No
         durable += [int(line) for line in writer.stdout.read().splitlines(keepends=True) if line.endswith("\n")]
     finally:
         writer.kill()
-        writer.wait(timeout=20)
+        writer.wait(timeout=60)
         writer.stdout.close()
     journal = open_journal(path)
     count = journal.verify()

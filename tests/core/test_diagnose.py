@@ -74,7 +74,7 @@ def test_victims_alone_wait_for_the_story_of_their_peer() -> None:
     plane = Plane().start()
     plane.tell(plane.exited(0, error=victim()), plane.exited(1, error=victim()))
     assert plane.incident.state is IncidentState.OPEN
-    plane.wait(0.5)
+    plane.wait(2.9)
     assert plane.incident.state is IncidentState.OPEN
     plane.tell(plane.exited(3, signal=11))
     assert verdict(plane).culprits == (3,)
@@ -83,7 +83,7 @@ def test_victims_alone_wait_for_the_story_of_their_peer() -> None:
 def test_victims_without_a_culprit_are_a_network_fault_after_a_moment() -> None:
     plane = Plane().start()
     plane.tell(plane.exited(0, error=victim()), plane.exited(1, error=victim()))
-    plane.wait(1.1)
+    plane.wait(3.1)
     assert (verdict(plane).cause, verdict(plane).culprits) == (Cause.NETWORK, ())
 
 

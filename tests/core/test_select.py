@@ -1,6 +1,7 @@
 """Stage 5: the newest complete state over memory, peers and disk; verified before it is used, or not used."""
 
 from keepstep.core import facts as f
+from keepstep.core.decision import Decision
 from keepstep.core.incident import IncidentState
 from keepstep.core.intents import Fence, Launch, Notify, Restore, VerifyCheckpoint
 from keepstep.core.policy import Approvals, Policy
@@ -168,6 +169,11 @@ def nothing_valid(policy: Policy | None = None) -> Plane:
     return plane
 
 
+def why(plane: Plane) -> str:
+    """Of what was chosen last."""
+    return [x.reason for _, x in plane.journal if isinstance(x, Decision) and x.stage == "select"][-1]
+
+
 def test_saved_state_of_which_none_is_valid_is_a_person_s_question() -> None:
     plane = nothing_valid()
     assert plane.incident.state is IncidentState.WAITING
@@ -180,11 +186,16 @@ def test_an_approval_starts_from_nothing() -> None:
     plane = nothing_valid()
     plane.tell(f.Approved(subject=plane.incident.id, by="eve", granted=True))
     assert [i.restore for _, i in plane.pending(Launch)] == [None, None]
+    assert (
+        why(plane)
+        == "none of the saved states is valid (newest committed step 8); a person approved a start from nothing"
+    )
 
 
 def test_policy_may_allow_a_start_from_nothing() -> None:
     plane = nothing_valid(Policy(approvals=Approvals(start_from_nothing=True)))
     assert [i.restore for _, i in plane.pending(Launch)] == [None, None]
+    assert "none of the saved states is valid" in why(plane) and "the policy allows" in why(plane)
 
 
 def test_a_node_that_brings_state_back_ends_the_wait() -> None:

@@ -150,6 +150,24 @@ def test_the_review_counts_lost_steps_and_the_time_without_progress() -> None:
     assert sum(incident.stage_s.values()) == incident.closed_s - incident.opened_s  # type: ignore[operator]
 
 
+def test_what_was_not_recovered_was_without_progress_to_its_end() -> None:
+    """Also where its last generation had made a step before it failed as well."""
+    plane = relaunched()
+    opened_s = plane.incident.opened_s
+    for _ in range(plane.policy.budget.per_cause["unknown"]):
+        plane.wait(plane.policy.incident_deadline_s["verifying"])
+        plane.fence_all()
+        plane.verify_all()
+        plane.launch_all()
+    plane.now_s += 1.0
+    plane.tell(plane.steps(19))
+    plane.wait(plane.policy.incident_deadline_s["verifying"])
+    incident = plane.incident
+    assert incident.state is IncidentState.ESCALATED
+    assert incident.downtime_s == plane.now_s - opened_s
+    assert f"{plane.now_s - opened_s:.2f} s without progress" in plane.reasons()
+
+
 def test_a_closed_incident_keeps_no_evidence_in_memory_but_its_entries() -> None:
     plane = relaunched()
     plane.tell(plane.steps(20))

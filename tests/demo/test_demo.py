@@ -9,16 +9,43 @@ from pathlib import Path
 
 import pytest
 
+from keepstep.adapters.database.opening import open_journal
+from keepstep.core.policy import Policy
 from keepstep.demo.faults import BY_NAME
+from keepstep.demo.patience import be_patient
 from keepstep.demo.plan import DemoPlan, OutDirectory, OutDirectoryTaken, default_steps, example_script
 from keepstep.demo.processes import left_behind
+from keepstep.server.policy_file import read_policy
+from keepstep.server.replay import replay
 
-END_S = 400.0
+END_S = 600.0
 """Only bounds a failure: on a busy machine the imports of torch alone take a minute."""
 
 
 def command(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "keepstep", "demo", *arguments]
+
+
+def test_a_machine_that_is_busy_is_no_fault_of_the_job(plan: DemoPlan) -> None:
+    be_patient(plan.state)
+    journal = open_journal(plan.state.journal, read_only=True)
+    try:
+        known = replay(journal).registry.policy
+    finally:
+        journal.close()
+    assert known is not None
+    policy = read_policy(known.overrides)
+    assert policy.hang.step_floor_s > Policy().hang.step_floor_s
+    assert policy.silence.lease_s > Policy().silence.lease_s
+
+
+def nothing_of(out: Path) -> bool:
+    """Waits for what is on its way out."""
+    deadline = time.monotonic() + END_S
+    while found := strays(out):
+        assert time.monotonic() < deadline, found
+        time.sleep(0.05)
+    return True
 
 
 def strays(out: Path) -> list[str]:
@@ -83,6 +110,7 @@ def test_left_behind_sees_what_was_started_for_the_state_directory(plan: DemoPla
         deadline = time.monotonic() + END_S
         while [found.pid for found in left_behind(plan)] != [stray.pid]:
             assert time.monotonic() < deadline, f"{stray.pid} is not found, but {left_behind(plan)}"
+            time.sleep(0.01)
     finally:
         stray.kill()
         stray.wait()
@@ -90,21 +118,21 @@ def test_left_behind_sees_what_was_started_for_the_state_directory(plan: DemoPla
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(END_S + 60)
+@pytest.mark.timeout(3 * END_S)
 def test_a_whole_demo_with_one_fault_proves_itself_and_leaves_nothing(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     out = tmp_path / "out"
-    arguments = ("--plain", "--fault", "rank-killed", "--steps", "50", "--out", str(out))
+    arguments = ("--plain", "--fault", "rank-killed", "--steps", "90", "--out", str(out))
     shown = subprocess.run(command(*arguments), capture_output=True, text=True, timeout=END_S)
     assert shown.returncode == 0, shown.stdout[-6000:] + shown.stderr
     assert "1 faults, 1 recoveries" in shown.stdout and "bit for bit" in shown.stdout
     assert "inc-0002 diagnose: host_software" in shown.stdout and "ranks at fault: 3" in shown.stdout
     assert (out / "report.txt").exists() and not (out / "state" / "checkpoints").exists()
-    assert strays(out) == []
+    assert nothing_of(out)
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(END_S + 60)
+@pytest.mark.timeout(3 * END_S)
 def test_ctrl_c_ends_everything_that_the_demo_started(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     out = tmp_path / "out"
@@ -122,4 +150,4 @@ def test_ctrl_c_ends_everything_that_the_demo_started(tmp_path: Path) -> None:
         demo.kill()
         demo.communicate()
     assert demo.returncode == 130 and b"interrupted" in said, said.decode()
-    assert strays(out) == []
+    assert nothing_of(out)

@@ -30,7 +30,7 @@ from keepstep.launcher import virtual_device
 
 from .recorded import JOB, Recorder, lose_rank, start
 
-DEADLINE_S = 60.0
+DEADLINE_S = 120.0
 
 
 @dataclass

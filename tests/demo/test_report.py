@@ -6,6 +6,7 @@ from pathlib import Path
 import msgspec
 from rich.console import Console
 
+from keepstep.core.incident import IncidentState
 from keepstep.demo.driver import Act
 from keepstep.demo.faults import Done
 from keepstep.demo.losses import Final, Loss, finals, losses, redone
@@ -45,6 +46,12 @@ def test_the_report_tells_the_incident_the_time_line_and_the_proof(plan: DemoPla
 def test_the_report_says_what_was_not_as_promised(plan: DemoPlan, watch: Watch, act: Act) -> None:
     text = shown(plan, watch, act, outcome(problems=["the final weights differ"], finals=[]))
     assert "NOT as promised" in text and "the final weights differ" in text and "recoveries," not in text
+
+
+def test_a_look_that_found_nothing_wrong_is_no_fault(watch: Watch) -> None:
+    (incident,) = watch.faults()
+    incident.state = IncidentState.NO_FAULT
+    assert watch.faults() == []
 
 
 def test_segments_end_with_the_first_new_step(watch: Watch) -> None:

@@ -21,7 +21,7 @@ from keepstep.wire import environment
 
 from .pages import DOCS, sections, table
 
-GENERATOR_DEADLINE_S = 60
+GENERATOR_DEADLINE_S = 150
 GROUPS = [
     name
     for name in Policy.__struct_fields__

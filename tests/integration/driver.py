@@ -14,11 +14,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
+
+import typer
 
 import keepstep
+from keepstep.adapters.database.journal import SqlJournal
 from keepstep.adapters.database.opening import open_journal
 from keepstep.adapters.local import procfs
 from keepstep.adapters.server_link.errors import ServerGone, ServerRefused
@@ -26,6 +29,7 @@ from keepstep.adapters.server_link.tool import ToolClient
 from keepstep.cli.reading import ask
 from keepstep.core.facts import Launched
 from keepstep.core.intents import Launch
+from keepstep.core.site_facts import PolicySet
 from keepstep.server import views
 from keepstep.server.replay import replay
 from keepstep.server.state_dir import StateDir
@@ -37,8 +41,25 @@ HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
 LIGHT = HERE / "light.py"
 GPT = ROOT / "examples" / "train_gpt.py"
-DEADLINE_S = 120.0
+DEADLINE_S = 300.0
 """Generous: the machine may be busy. It bounds a failure; nothing is measured by it."""
+PATIENT = """
+[hang]
+step_floor_s = 600
+[silence]
+lease_s = 60
+[capacity]
+start_settle_s = 120
+[orders.timeout_s]
+Fence = 120
+CollectStacks = 60
+AskWitness = 60
+"""
+"""A policy for jobs in which nothing hangs and nobody is silent but by a test's own hand: that the machine holds one process
+up for seconds must not look like a fault."""
+QUICK = PATIENT.replace("step_floor_s = 600", "")
+"""The same with the built-in deadline of steps, for jobs that hang."""
+BUILT_IN = ""
 Seen = TypeVar("Seen")
 
 
@@ -59,7 +80,9 @@ class Line(NamedTuple):
 class Job:
     """What ``Run`` and ``Cluster`` have in common: a state directory, a trace, and how a job is looked at."""
 
-    def __init__(self, folder: Path, *, state: Path | None = None, name: str | None = None) -> None:
+    def __init__(
+        self, folder: Path, *, state: Path | None = None, name: str | None = None, policy: str = PATIENT
+    ) -> None:
         self.folder = folder
         self.name = name or f"it-{secrets.token_hex(4)}"
         # A short path: sockets below it then need no stand-in elsewhere, which a killed launcher would leave behind.
@@ -69,6 +92,11 @@ class Job:
         self.work.mkdir(parents=True, exist_ok=True)
         self.output = folder / "output"
         self.processes: list[subprocess.Popen[bytes]] = []
+        if policy and self.own_state is not None:
+            self.state.create()
+            journal = open_journal(self.state.journal)
+            journal.append(time.time(), [PolicySet(overrides=policy, by="the test")])
+            journal.close()
 
     # ---- starting
 
@@ -83,6 +111,10 @@ class Job:
 
     def light(self, *options: str) -> tuple[str, ...]:
         return (str(LIGHT), "--work", str(self.work), *options)
+
+    def release(self, generation: int = 1) -> None:
+        """Lets the ranks of a generation of ``light.py`` go on that wait at its hold; 0 as there: those of every one."""
+        (self.work / f"go-{generation}").touch()
 
     # ---- looking
 
@@ -125,16 +157,46 @@ class Job:
 
         return self.eventually(f"step {step} of every rank (generation {generation})", found)
 
+    def settled(self) -> None:
+        """Waits until no incident leads the job, that of its start included: what is done to it then is a fault of its own."""
+
+        def quiet() -> bool:
+            live = self.query("live", views.Live, job=self.name)
+            return live is not None and live.state == "running" and not live.incident
+
+        self.eventually("a job without an incident", quiet)
+
+    def at_work(self, step: int) -> list[Line]:
+        """As ``reached``, once its start is verified."""
+        lines = self.reached(step)
+        self.settled()
+        return lines
+
     def query(self, what: str, kind: type[Seen], **args: object) -> Seen | None:
         """One answer of the live server; None where none answers now."""
         address = self.state.address()
         if address is None or not self.state.token_file.exists():
             return None
         try:
-            with ToolClient(address, self.state.token(), timeout_s=5.0) as server:
+            with ToolClient(address, self.state.token(), timeout_s=60.0) as server:
                 return server.query(what, kind, **args)
         except (ServerGone, ServerRefused):
             return None
+
+    def ask(self, what: str, kind: type[Seen], **args: object) -> Seen:
+        """An answer of the server, or of the journal where none answers; again where the disk stalls longer than a command
+        waits."""
+
+        def found() -> Seen | None:
+            with contextlib.suppress(typer.Exit):
+                return ask(str(self.state.path), what, kind, **args)
+            return None
+
+        return self.eventually(f"an answer about {what}", found)
+
+    def open_journal(self) -> SqlJournal:
+        """To read it."""
+        return open_journal(self.state.journal, read_only=True, patience_s=60.0)
 
     def live(self) -> views.Live:
         return self.eventually(f"a look at {self.name}", lambda: self.query("live", views.Live, job=self.name))
@@ -146,22 +208,22 @@ class Job:
     def server_pid(self) -> int:
         def found() -> int | None:
             text = self.state.lock_file.read_text().strip() if self.state.lock_file.exists() else ""
-            return int(text) if text and procfs.stat(int(text)) is not None else None
+            return int(text) if text and not gone(int(text)) else None
 
         return self.eventually("a server", found)
 
     def job(self) -> views.JobView:
-        (found,) = [job for job in ask(str(self.state.path), "jobs", views.Jobs).jobs if job.id == self.name]
+        (found,) = [job for job in self.ask("jobs", views.Jobs).jobs if job.id == self.name]
         return found
 
     def faults(self) -> list[views.IncidentLine]:
-        return list(ask(str(self.state.path), "incidents", views.Incidents, job=self.name).incidents)
+        return list(self.ask("incidents", views.Incidents, job=self.name).incidents)
 
     def incident(self, number: int = 0) -> views.IncidentReport:
-        return ask(str(self.state.path), "incident", views.IncidentReport, id=self.faults()[number].id)
+        return self.ask("incident", views.IncidentReport, id=self.faults()[number].id)
 
     def resource(self, name: str) -> views.ResourceView:
-        (found,) = [x for x in ask(str(self.state.path), "resources", views.Resources).resources if x.id == name]
+        (found,) = [x for x in self.ask("resources", views.Resources).resources if x.id == name]
         return found
 
     def closed(self, count: int = 1) -> list[views.IncidentLine]:
@@ -186,14 +248,11 @@ class Job:
     def processes_left(self) -> list[str]:
         """Living processes that carry the name of this job."""
         mark = f"{self.name}/".encode()
-        return [
-            f"{pid}: {Path(f'/proc/{pid}/cmdline').read_bytes().replace(bytes(1), b' ').decode()}"
-            for pid in _marked(mark)
-        ]
+        return [f"{pid}: {_command(pid)}" for pid in _marked(mark)]
 
     def pids(self, generation: int | None = None) -> dict[int, int]:
         """Rank -> pid of a generation (the newest by default), as its launchers told."""
-        journal = open_journal(self.state.journal, read_only=True)
+        journal = self.open_journal()
         try:
             orders = [o for o in replay(journal).history.orders.values() if isinstance(o.intent, Launch)]
         finally:
@@ -267,14 +326,14 @@ class Job:
         for pid in _marked(f"{self.name}/".encode()):
             _end(pid, signal.SIGKILL)
         if self.own_state is not None:
-            shutil.rmtree(self.own_state)
+            _remove(self.own_state)
 
 
 class Run(Job):
     """``keepstep run``, with its embedded server."""
 
-    def __init__(self, folder: Path, *, state: Path | None = None, name: str | None = None) -> None:
-        super().__init__(folder, state=state, name=name)
+    def __init__(self, folder: Path, **options: Any) -> None:
+        super().__init__(folder, **options)
         self.shared_memory = set(os.listdir("/dev/shm"))
 
     def start(self, *script: str, nproc: int = 2, nodes: str = "1", options: tuple[str, ...] = ()) -> "Run":
@@ -363,7 +422,7 @@ def _end(pid: int, *signals: int) -> None:
     for number in signals:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, number)
-    deadline_s = time.monotonic() + 20.0
+    deadline_s = time.monotonic() + 60.0
     while (found := procfs.stat(pid)) is not None and found.state not in "ZX":
         if time.monotonic() > deadline_s:
             with contextlib.suppress(ProcessLookupError):
@@ -371,10 +430,24 @@ def _end(pid: int, *signals: int) -> None:
         time.sleep(0.01)
 
 
+def _remove(folder: Path) -> None:
+    """Launchers die with their front, a moment later: until then one may write there."""
+    deadline_s = time.monotonic() + 60.0
+    while folder.exists() and time.monotonic() < deadline_s:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
 def kill_hard(*pids: int) -> None:
     """SIGKILL, as the kernel's memory killer would."""
     for pid in pids:
         os.kill(pid, signal.SIGKILL)
+
+
+def kill_all(pids: Iterable[int]) -> None:
+    """Of several that die with each other: one may be gone before its turn comes."""
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 def gone(pid: int) -> bool:

@@ -4,6 +4,8 @@ Every rank appends one line per completed step to a trace: the ground truth that
 ``reference`` computes what an unfaulted run logs.
 
 A fault is ``KIND@RANK:STEP[:GENERATION]``: it strikes in that generation and in none after it (default 1; 0: in every one).
+A hold is ``STEP[:GENERATION]`` alike: all ranks wait there until the test lets them go on, so that what it does to a job finds
+it at work, however late it comes.
 """
 
 import argparse
@@ -43,6 +45,21 @@ def parse_fault(text: str) -> Fault:
     return Fault(kind, numbers[0], numbers[1], numbers[2] if len(numbers) > 2 else 1)
 
 
+class Hold(NamedTuple):
+    step: int
+    generation: int
+
+    def wait(self, work: Path, step: int, generation: int) -> None:
+        if step == self.step and self.generation in (0, generation):
+            while not (work / f"go-{self.generation}").exists():
+                time.sleep(0.01)
+
+
+def parse_hold(text: str) -> Hold:
+    numbers = [int(number) for number in text.split(":")]
+    return Hold(numbers[0], numbers[1] if len(numbers) > 1 else 1)
+
+
 class Walk:
     """The state: a vector that every rank holds alike, moved by random numbers that every rank draws for itself."""
 
@@ -73,6 +90,11 @@ def reference(world_size: int, steps: int) -> list[str]:
             walk.move(step, total)
         digests.append(walks[0].digest())
     return digests
+
+
+def wait_for_room(run: "keepstep.Session") -> None:
+    """A snapshot that finds no room is left out after 20 ms: what a fault costs would depend on how busy the machine is."""
+    run._storage._client._patience_s = 60.0
 
 
 class Registered:
@@ -164,6 +186,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--step-time", type=float, default=0.02)
     parser.add_argument("--fault", type=parse_fault, action="append", default=[])
+    parser.add_argument("--hold", type=parse_hold, action="append", default=[])
     parser.add_argument("--pad-bytes", type=int, default=0)
     parser.add_argument("--checkpoint-every-steps", type=int, default=None)
     parser.add_argument("--elastic", action="store_true")
@@ -197,7 +220,10 @@ def main() -> None:
         elastic=arguments.elastic,
         per_rank=("walk",),
     )
+    wait_for_room(run)
     for step in run.steps(arguments.steps):
+        for hold in arguments.hold:
+            hold.wait(arguments.work, step, generation)
         for fault in arguments.fault:
             if fault.strikes(rank, step, generation):
                 if fault.kind == "save":

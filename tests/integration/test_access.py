@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.ports import lasting_port
 from tests.server.conftest import ServerProcess
 from typer.testing import CliRunner
 
@@ -26,7 +27,7 @@ from keepstep.core.ids import NodeId, ResourceId, Session
 from keepstep.server.state_dir import StateDir
 from keepstep.wire import messages as m
 
-DEADLINE_S = 60.0
+DEADLINE_S = 120.0
 add_late(("ca", "join", "token"))
 
 
@@ -36,8 +37,7 @@ class Installation:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.state = StateDir(folder / "server")
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self.port = free.getsockname()[1]
+        self.port = lasting_port()
         self.address = f"tls:127.0.0.1:{self.port}"
         # Commands here come by the unix socket that is always there.
         self.server = ServerProcess(self.state, "--listen", self.address).start()
@@ -59,7 +59,7 @@ class Installation:
         return node
 
     def records(self) -> list[object]:
-        journal = open_journal(self.state.journal, read_only=True)
+        journal = open_journal(self.state.journal, read_only=True, patience_s=60.0)
         try:
             return [entry.record for entry in journal.read()]
         finally:

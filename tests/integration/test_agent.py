@@ -4,7 +4,6 @@ import os
 import signal
 from pathlib import Path
 
-from keepstep.cli.reading import ask
 from keepstep.server.fault_views import Faults, Nodes
 from keepstep.server.health_views import Health
 from keepstep.server.whereabouts import Whereabouts
@@ -56,11 +55,11 @@ def watched(cluster: Cluster, node: str) -> Path:
 def test_a_line_in_the_kernel_log_isolates_the_card_and_the_job_goes_on_elsewhere(cluster: Cluster) -> None:
     cluster.serve()
     logs = {node: watched(cluster, node) for node in ("one", "two")}
-    script = cluster.light("--steps", "60")
+    script = cluster.light("--steps", "60", "--hold", "40")
     launchers = {node: cluster.launch(node, *script) for node in ("one", "two", "three")}
-    used = {line.node for line in cluster.reached(10)}
+    used = {line.node for line in cluster.at_work(10)}
     hit = min(used & set(logs))
-    (place,) = [x for x in ask(str(cluster.state.path), "ranks", Whereabouts, job=cluster.name).ranks if x.node == hit]
+    (place,) = [x for x in cluster.ask("ranks", Whereabouts, job=cluster.name).ranks if x.node == hit]
     assert place.names == ("gpu/0000:9b:00",) and place.domains == {"rack": "r1"}
     assert place.pid == cluster.pids()[place.rank] and not place.faults
     with logs[hit].open("a") as log:
@@ -70,7 +69,7 @@ def test_a_line_in_the_kernel_log_isolates_the_card_and_the_job_goes_on_elsewher
     (incident,) = cluster.closed()
     assert (incident.state, incident.cause) == ("recovered", "device")
     assert incident.resources == (f"device/{hit}/0",)
-    (fault,) = ask(str(cluster.state.path), "faults", Faults, closed=True).faults
+    (fault,) = cluster.ask("faults", Faults, closed=True).faults
     assert (fault.failure_class, fault.resource) == ("gpu.fallen_off_bus", f"{hit}/gpu/0000:9b:00")
     assert fault.incidents == (incident.id,) and fault.held == (f"device/{hit}/0",)
     assert cluster.incident().attempts[0].fault == fault.id

@@ -12,15 +12,14 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from keepstep.adapters.database.opening import open_journal
 from keepstep.checkpoint import LocalCheckpoints
 from keepstep.cli.app import app
 from keepstep.core import facts as f
 
-from .driver import Run, kill_hard
+from .driver import Run, kill_all, kill_hard
 
 STEPS = 60
-CADENCE = ("--steps", str(STEPS), "--checkpoint-every-steps", "10", "--step-time", "0.03")
+CADENCE = ("--steps", str(STEPS), "--checkpoint-every-steps", "10", "--step-time", "0.03", "--hold", "45")
 
 
 def folders(run: Run) -> dict[int, Path]:
@@ -33,7 +32,7 @@ def folders(run: Run) -> dict[int, Path]:
 
 
 def committed(run: Run) -> set[int]:
-    journal = open_journal(run.state.journal, read_only=True)
+    journal = run.open_journal()
     try:
         return {entry.record.step for entry in journal.read() if isinstance(entry.record, f.CheckpointCommitted)}
     finally:
@@ -46,7 +45,7 @@ def killed(run: Run) -> dict[int, Path]:
     run.eventually("two checkpoints", lambda: run.state.journal.exists() and len(committed(run)) >= 2)
     os.kill(run.front.pid, signal.SIGSTOP)  # or it would start the server again
     server = run.server_pid()
-    kill_hard(*run.everything(), server)
+    kill_all([*run.everything(), server])
     run.front.wait()
     run.check_nothing_left()
     return folders(run)
@@ -98,16 +97,17 @@ def test_the_newest_checkpoint_is_damaged_and_the_one_before_is_used(run: Run, k
 
 def test_a_save_without_room_is_an_event_and_the_next_one_works(run: Run) -> None:
     """The file size limit of the snapshot server stands for the full disk: the same error path, without privileges."""
-    run.start(*run.light("--steps", "400", "--checkpoint-every-steps", "10", "--pad-bytes", "200000"))
+    options = ("--checkpoint-every-steps", "10", "--pad-bytes", "200000", "--hold", "380")
+    run.start(*run.light("--steps", "400", *options))
     run.eventually("a checkpoint", lambda: run.state.journal.exists() and committed(run))
     (snapshots,) = run.helpers("keepstep.checkpoint.snapshot")
     _, hard = resource.prlimit(snapshots, resource.RLIMIT_FSIZE)
     resource.prlimit(snapshots, resource.RLIMIT_FSIZE, (4096, hard))
     failed = run.eventually("a save that fails", lambda: failures(run))
-    reached = max(line.step for line in run.trace())
-    run.reached(reached + 10, generation=1)
+    run.reached(min(max(line.step for line in run.trace()) + 10, 379), generation=1)
     resource.prlimit(snapshots, resource.RLIMIT_FSIZE, (hard, hard))
     last = max(fact.step for fact in failures(run))
+    run.release()
     run.eventually("a later checkpoint", lambda: max(committed(run)) > last)
     run.finish()
     assert run.faults() == [] and {line.generation for line in run.trace()} == {1}
@@ -115,7 +115,7 @@ def test_a_save_without_room_is_an_event_and_the_next_one_works(run: Run) -> Non
 
 
 def failures(run: Run) -> list[f.CheckpointFailed]:
-    journal = open_journal(run.state.journal, read_only=True)
+    journal = run.open_journal()
     try:
         return [entry.record for entry in journal.read() if isinstance(entry.record, f.CheckpointFailed)]
     finally:
@@ -124,20 +124,19 @@ def failures(run: Run) -> list[f.CheckpointFailed]:
 
 def test_the_snapshot_server_dies_and_training_goes_on(run: Run) -> None:
     """What it held in memory is lost; the next fault is answered from what it has again, or from the disk."""
-    run.start(*run.light("--steps", "150", "--checkpoint-every-steps", "10"))
+    run.start(*run.light("--steps", "150", "--checkpoint-every-steps", "10", "--hold", "60"))
     run.reached(15)
     kill_hard(*run.helpers("keepstep.checkpoint.snapshot"))
-    reached = max(line.step for line in run.trace())
-    run.reached(reached + 20, generation=1)
-    kill_hard(run.reached(reached + 20)[1].pid)
+    kill_hard(run.reached(59, generation=1)[1].pid)
     run.finish()
     assert [fault.state for fault in run.faults()] == ["recovered"]
 
 
 def test_E9_a_restart_whose_loss_is_absurd_is_not_accepted(run: Run) -> None:
     """The state that it came from is refused, and an older one is used."""
-    run.start(*run.light("--steps", "80", "--checkpoint-every-steps", "10", "--bad-loss-generation", "2"))
-    kill_hard(run.reached(25)[1].pid)
+    options = ("--checkpoint-every-steps", "10", "--bad-loss-generation", "2", "--hold", "40", "--hold", "60:2")
+    run.start(*run.light("--steps", "80", *options))
+    kill_hard(run.at_work(25)[1].pid)
     run.finish()
     (fault,) = run.faults()
     assert fault.state == "recovered"
@@ -148,7 +147,7 @@ def test_E9_a_restart_whose_loss_is_absurd_is_not_accepted(run: Run) -> None:
 
 
 def test_ctrl_c_ends_cleanly_and_the_job_can_be_resumed(run: Run) -> None:
-    script = run.light("--steps", "60", "--checkpoint-every-steps", "10")
+    script = run.light("--steps", "60", "--checkpoint-every-steps", "10", "--hold", "45")
     run.start(*script, nproc=1, nodes="2")
     run.reached(25)
     os.kill(run.front.pid, signal.SIGINT)
@@ -180,8 +179,8 @@ def test_another_state_directory_finds_the_checkpoints(make_run: Callable[..., R
 
 
 def test_what_the_commands_say_as_json(run: Run) -> None:
-    run.start(*run.light("--steps", "40"), nproc=1, nodes="2")
-    kill_hard(run.reached(15)[1].pid)
+    run.start(*run.light("--steps", "40", "--hold", "30"), nproc=1, nodes="2")
+    kill_hard(run.at_work(15)[1].pid)
     run.finish()
 
     def said(*words: str) -> Any:

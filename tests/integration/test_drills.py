@@ -1,6 +1,5 @@
 """Drills against a real job: real faults by order of the server, recovered from and scored."""
 
-from keepstep.adapters.database.opening import open_journal
 from keepstep.adapters.server_link.tool import ToolClient
 from keepstep.core.drill import Drill, DrillKind, DrillState
 from keepstep.server.replay import replay
@@ -11,7 +10,7 @@ from .driver import Run
 
 def drills(run: Run) -> list[Drill]:
     """As the journal has them, oldest first."""
-    journal = open_journal(run.state.journal, read_only=True)
+    journal = run.open_journal()
     try:
         return list(replay(journal).world.drills.values())
     finally:

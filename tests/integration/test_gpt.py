@@ -8,19 +8,20 @@ import pytest
 
 from keepstep.server import views
 
-from .driver import GPT, HERE, Run, kill_hard
+from .driver import GPT, HERE, Run, kill_all, kill_hard
 
 STEPS = 40
 MODEL = (
     "--steps", str(STEPS), "--layers", "1", "--width", "32", "--context", "32", "--global-batch", "8",
     "--step-time", "0.1", "--checkpoint-every-steps", "10",
 )  # fmt: skip
-TIMEOUT_S = 480
+TIMEOUT_S = 900
 
 
-def start(run: Run, *options: str, nodes: int = 1) -> Run:
-    """Two ranks, on one node or on two: a node costs an import of torch, and the end is the same."""
-    script = (str(GPT), *MODEL, "--out", str(run.work / "final"))
+def start(run: Run, *options: str, nodes: int = 1, holds: str = "") -> Run:
+    """Two ranks, on one node or on two: a node costs an import of torch, and the end is the same. ``holds``: see held.py."""
+    held = (str(HERE / "held.py"), str(run.work), holds) if holds else ()
+    script = (*held, str(GPT), *MODEL, "--out", str(run.work / "final"))
     return run.start(*script, nproc=2 // nodes, nodes=str(nodes), options=options)
 
 
@@ -58,19 +59,19 @@ def test_F3_ranks_die_and_stop_inside_a_collective_job_that_is_resumed_from_the_
     run: Run, unfaulted: dict[int, str]
 ) -> None:
     """The time-out of the collective is half an hour: only the verdict can end the wait of the survivors."""
-    start(run).live_step(4)
+    holds = "20,28:2,36:3"
+    start(run, holds=holds).live_step(4)
+    run.settled()
     kill_hard(run.pids()[1])
-    run.live_step(8, generation=2)
+    run.closed(1)
     os.kill(run.pids()[0], signal.SIGSTOP)
-    run.live_step(12, generation=3)
-    ranks = run.pids(3)
+    run.closed(2)
     run.eventually("a checkpoint", lambda: run.live().checkpoint_step >= 10)
-    for pid in (run.front.pid, *ranks.values()):  # or the server would be started again, or the job ended meanwhile
-        os.kill(pid, signal.SIGSTOP)
-    kill_hard(*run.everything(), run.server_pid())
+    os.kill(run.front.pid, signal.SIGSTOP)  # or it would start the server again
+    kill_all([*run.everything(), run.server_pid()])
     run.front.wait()
     run.check_nothing_left()
-    start(run).finish()
+    start(run, holds=holds).finish()
     assert finals(run) == unfaulted
     attempts = [report.attempts[0] for report in recoveries(run, 2)]
     assert [attempt.culprits for attempt in attempts] == [(1,), (0,)]
@@ -82,7 +83,8 @@ def test_F3_ranks_die_and_stop_inside_a_collective_job_that_is_resumed_from_the_
 def test_the_node_of_rank_0_is_lost_and_the_server_is_killed_in_the_recovery(
     run: Run, unfaulted: dict[int, str]
 ) -> None:
-    start(run, "--spares", "1", nodes=2).live_step(4)
+    start(run, "--spares", "1", nodes=2, holds="20").live_step(4)
+    run.settled()
     lost = next(rank.node for rank in run.live().ranks if rank.rank == 0)
     server = run.server_pid()
     kill_hard(run.launchers()[lost])
@@ -97,20 +99,10 @@ def test_the_node_of_rank_0_is_lost_and_the_server_is_killed_in_the_recovery(
 def test_an_unmodified_torchrun_script_recovers_by_its_own_checkpoint(run: Run) -> None:
     """C3: the keys that an older generation has left in the store are not seen by the next."""
     steps = run.work / "steps"
-    run.start(str(HERE / "torchrun_script.py"), "--folder", str(run.work), nproc=2)
-    run.eventually("a checkpoint of its own", (run.work / "saved.pt").exists)
-    pid = run.pids()[0]
-
-    def stands_between_two_checkpoints() -> bool:
-        os.kill(pid, signal.SIGSTOP)
-        done = len(steps.read_text().splitlines())
-        if done > 5 and done % 5 in (1, 2, 3):
-            return True
-        os.kill(pid, signal.SIGCONT)
-        return False
-
-    run.eventually("a step after a checkpoint", stands_between_two_checkpoints)
-    kill_hard(pid)
+    run.start(str(HERE / "torchrun_script.py"), "--folder", str(run.work), "--hold", "12", nproc=2)
+    run.eventually("the step before its hold", lambda: steps.exists() and len(steps.read_text().splitlines()) == 12)
+    run.settled()
+    kill_hard(run.pids()[0])
     run.finish()
     begins = re.findall(r"begins at (\d+), stale keys: (\w+)", run.output.read_text())
     assert {stale for _, stale in begins} == {"False"}

@@ -1,11 +1,10 @@
 """Faults of nodes and of capacity: a launcher and its ranks die together, with a spare, without one, elastic or fixed."""
 
-import os
-import signal
+import time
 
 import pytest
 
-from .driver import Cluster, Run, gone, kill_hard
+from .driver import Cluster, Run, kill_all, kill_hard
 
 
 def node_of(run: Run, rank: int, step: int = 15) -> str:
@@ -18,21 +17,24 @@ def test_a_zygote_is_replaced_by_its_launcher_and_C21_nodes_lost_one_after_anoth
 ) -> None:
     """The second node goes during the recovery from the first. C6, B16: no node is special, not the one of rank 0, which
     hosts the store. B11: what is lost is replaced, not all."""
-    run.start(*run.light("--steps", "120"), nproc=1, nodes="3", options=("--spares", "2"))
-    lines = run.reached(15)
+    holds = ("--hold", "30", "--hold", "60:2", "--hold", "100:0")
+    run.start(*run.light("--steps", "120", *holds), nproc=1, nodes="3", options=("--spares", "2"))
+    lines = run.at_work(15)
     before = run.launchers()
     kill_hard(_parent(lines[1].pid))  # the rank of a zygote ends with it
     run.reached(30, generation=2)
     assert run.launchers() == before
     run.closed(1)
-    lines = run.reached(40, generation=2)
+    lines = run.reached(59, generation=2)
+    time.sleep(0.5)  # for the copies of the last step to reach the other nodes
     assert {line.node for line in run.trace() if line.generation == 1} == {line.node for line in lines}
     first, second = (lines[rank].node for rank in lost)
-    kill_hard(before[first], lines[lost[0]].pid)
+    kill_all([before[first], lines[lost[0]].pid])
     kill_hard(run.eventually("the incident", lambda: run.live().incident) and before[second])
     run.reached(60)
     run.eventually("the end of the incidents", lambda: not run.live().incident)
     after = run.launchers()
+    run.release(generation=0)
     run.finish()
     faults = run.faults()
     assert {fault.state for fault in faults} == {"recovered"}
@@ -48,7 +50,7 @@ def test_a_zygote_is_replaced_by_its_launcher_and_C21_nodes_lost_one_after_anoth
 
 
 def test_a_lost_node_without_a_spare_in_an_elastic_job(run: Run) -> None:
-    run.start(*run.light("--steps", "60", "--elastic"), nproc=1, nodes="1:2")
+    run.start(*run.light("--steps", "60", "--elastic", "--hold", "30"), nproc=1, nodes="1:2")
     lost = node_of(run, 1)
     kill_hard(run.launchers()[lost])
     run.finish(bit_equal=False)
@@ -65,7 +67,7 @@ def test_a_lost_node_in_a_fixed_job_is_waited_for_C4_C22_a_new_one_comes_A8_and_
     cluster: Cluster,
 ) -> None:
     cluster.serve()
-    script = cluster.light("--steps", "90")
+    script = cluster.light("--steps", "90", "--hold", "30", "--hold", "60:2")
     first, second = (cluster.launch(node, *script) for node in ("one", "two"))
     cluster.reached(15)
     kill_hard(second)
@@ -100,16 +102,12 @@ def test_a_fixed_job_gives_up_after_its_wait_for_capacity(run: Run) -> None:
 def test_A1_a_launcher_is_killed_and_its_ranks_survive_for_a_moment(run: Run, victims: str) -> None:
     """The kernel's notice to the ranks is switched off in the script: they outlive their launcher until they are swept."""
     run.start(
-        *run.light("--steps", "80", "--alone", "--fault", "outlive@2:5", "--fault", "outlive@3:5"),
+        *run.light("--steps", "80", "--alone", "--hold", "40", "--fault", "outlive@2:5", "--fault", "outlive@3:5"),
         nodes="2", options=("--spares", "1"),
     )  # fmt: skip
-    lines = run.reached(15)
+    lines = run.at_work(15)
     lost = lines[2].node
-    children = [pid for pid in (run.launchers()[lost],) if not gone(pid)]
-    if victims != "launcher":
-        children += [_parent(lines[2].pid)]
-    os.kill(children[0], signal.SIGKILL)
-    kill_hard(*(pid for pid in children[1:] if not gone(pid)))
+    kill_all([run.launchers()[lost], *([_parent(lines[2].pid)] if victims != "launcher" else [])])
     run.finish(bit_equal=False)
     assert run.faults()[0].state == "recovered"
     assert {x.node for x in run.trace() if x.generation == 2}.isdisjoint({lost})
@@ -127,7 +125,7 @@ def _parent(pid: int) -> int:
 @pytest.mark.parametrize("cured", [False, True], ids=["stays broken", "is cured"])
 def test_a_device_that_fails_again_and_again_is_quarantined(run: Run, cured: bool) -> None:
     """Three failures; then it is held, the job goes on elsewhere, and it comes back only through its gate."""
-    run.start(*run.light("--steps", "150"), options=("--spares", "1"))
+    run.start(*run.light("--steps", "150", "--hold", "120:0"), options=("--spares", "1"))
     lines = run.reached(10)
     bad = lines[1]
     resource = f"device/{bad.node}/{bad.slot}"
@@ -141,6 +139,7 @@ def test_a_device_that_fails_again_and_again_is_quarantined(run: Run, cured: boo
     run.reached(100)
     end = "probation" if cured else "repair"
     run.eventually(f"{resource} in {end}", lambda: run.resource(resource).state == end)
+    run.release(generation=0)
     run.finish()
     assert run.job().exit_code == 0
     good = max(x.generation for x in run.trace() if x.rank == 1)

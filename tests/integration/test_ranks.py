@@ -3,10 +3,11 @@
 import os
 import re
 import signal
+from collections.abc import Callable
 
 import pytest
 
-from .driver import Run, gone, kill_hard
+from .driver import QUICK, Run, gone, kill_all, kill_hard
 
 
 def recovered(run: Run, cause: str, *, generations: int = 2, lost_at_most: int = 2) -> None:
@@ -19,8 +20,8 @@ def recovered(run: Run, cause: str, *, generations: int = 2, lost_at_most: int =
 
 @pytest.mark.parametrize("rank", [pytest.param(0, marks=pytest.mark.deep), 3])
 def test_a_rank_is_killed(run: Run, rank: int) -> None:
-    run.start(*run.light("--steps", "60"), nodes="2")
-    kill_hard(run.reached(15)[rank].pid)
+    run.start(*run.light("--steps", "60", "--hold", "30"), nodes="2")
+    kill_hard(run.at_work(15)[rank].pid)
     run.finish()
     recovered(run, "host_software")
     (attempt,) = run.incident().attempts
@@ -30,10 +31,17 @@ def test_a_rank_is_killed(run: Run, rank: int) -> None:
 
 def test_A10_an_exception_then_a_death_inside_the_checkpoint_then_C1_survivors_in_no_collective(run: Run) -> None:
     """The exception ends the wait of the other rank. The survivor of C1 sleeps in user code for longer than the test may take:
-    nothing but the verdict can move it."""
+    nothing but the verdict can move it. Each fault waits for the end of the incident before it."""
     faults = ("raise@1:10", "save@1:19:2", "hang@0:30:3", "kill@1:30:3")
     planted = [word for fault in faults for word in ("--fault", fault)]
-    run.start(*run.light("--steps", "45", "--checkpoint-every-steps", "5", *planted)).finish()
+    planted += ["--hold", "5", "--hold", "15:2", "--hold", "25:3"]
+    run.start(*run.light("--steps", "45", "--checkpoint-every-steps", "5", *planted))
+    run.at_work(4)
+    run.release()
+    for count in (1, 2):
+        run.closed(count)
+        run.release(generation=count + 1)
+    run.finish()
     seen = run.faults()
     assert sorted((x.state, x.cause) for x in seen) == [
         ("recovered", "application"), ("recovered", "host_software"), ("recovered", "host_software"),
@@ -49,8 +57,9 @@ def test_A10_an_exception_then_a_death_inside_the_checkpoint_then_C1_survivors_i
     assert any(x.restored_step in (18, 19) for x in seen), "the checkpoint of step 20 was not complete"
 
 
-def test_a_rank_hung_in_user_code_is_named_with_its_stack(run: Run) -> None:
-    run.start(*run.light("--steps", "40", "--fault", "hang@1:15")).finish()
+def test_a_rank_hung_in_user_code_is_named_with_its_stack(make_run: Callable[..., Run]) -> None:
+    run = make_run(policy=QUICK)
+    run.start(*run.light("--steps", "60", "--fault", "hang@1:40")).finish()
     recovered(run, "application")
     (attempt,) = run.incident().attempts
     assert attempt.culprits == (1,)
@@ -62,8 +71,8 @@ def test_a_rank_hung_in_user_code_is_named_with_its_stack(run: Run) -> None:
 
 
 def test_B14_all_ranks_killed_at_once_are_one_incident(run: Run) -> None:
-    run.start(*run.light("--steps", "40"), nproc=4)
-    kill_hard(*(line.pid for line in run.reached(15)))
+    run.start(*run.light("--steps", "40", "--hold", "30"), nproc=4)
+    kill_all(line.pid for line in run.at_work(15))
     run.finish()
     recovered(run, "host_software")
 
@@ -101,8 +110,9 @@ def test_A11_the_end_of_a_job_ends_its_ranks(run: Run) -> None:
 
 def test_several_faults_one_after_another_A3_with_a_child_A7_a_stop_and_a_kill(run: Run) -> None:
     """Of a rank that is ended, a child that has left it is ended as well."""
-    run.start(*run.light("--steps", "80", "--fault", "child@1:5"))
-    pids = [run.reached(10)[1].pid]
+    holds = ("--hold", "25", "--hold", "45:2", "--hold", "65:3")
+    run.start(*run.light("--steps", "80", "--fault", "child@1:5", *holds))
+    pids = [run.at_work(10)[1].pid]
     child = int(run.eventually("the child", lambda: re.search(r"child (\d+)", run.output.read_text()))[1])
     assert not gone(child)
     kill_hard(pids[0])
@@ -119,5 +129,6 @@ def test_several_faults_one_after_another_A3_with_a_child_A7_a_stop_and_a_kill(r
     assert all(fault.lost_steps is not None and fault.lost_steps <= 2 for fault in run.faults())
     assert run.job().generation == 4 and all(gone(pid) for pid in pids)
     attempts = [run.incident(number).attempts for number in range(3)]
+    assert [len(each) for each in attempts] == [1, 1, 1], (attempts, run.said())
     by_culprit = sorted((attempt.culprits, "job-control stop" in attempt.summary) for (attempt,) in attempts)
     assert by_culprit == [((0,), False), ((1,), False), ((1,), True)]

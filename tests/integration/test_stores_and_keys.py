@@ -11,7 +11,7 @@ from tests.checkpoint.stores.servers import Server, seaweedfs
 
 from keepstep.checkpoint.opening import opener
 
-from .driver import Run, kill_hard
+from .driver import Run, kill_all
 from .test_checkpoints import CADENCE, committed, resumed_step
 
 __all__ = ["seaweedfs"]
@@ -27,7 +27,7 @@ def everything_dies_after_two_checkpoints(run: Run, *options: str) -> int:
 
 def stop(run: Run) -> None:
     os.kill(run.front.pid, signal.SIGSTOP)  # or it would start the server again
-    kill_hard(*run.everything(), run.server_pid())
+    kill_all([*run.everything(), run.server_pid()])
     run.front.wait()
     run.check_nothing_left()
 
@@ -69,6 +69,7 @@ def test_D4_checkpoints_in_an_object_store_outlive_the_machine(
     first = make_run()
     newest = everything_dies_after_two_checkpoints(first, *place)
     second = make_run(name=first.name)
+    second.release()
     second.start(*second.light(*CADENCE), options=place).finish()
     assert resumed_step(second, generation=1) >= newest
     assert max(line.step for line in second.trace()) == 59

@@ -1,4 +1,5 @@
-"""An ordinary torchrun script: DDP over gloo, its own torch.save checkpoint, not a word of Keepstep."""
+"""An ordinary torchrun script: DDP over gloo, its own torch.save checkpoint, not a word of Keepstep. Its first start goes no
+further than ``--hold``."""
 
 import argparse
 import hashlib
@@ -15,6 +16,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--steps", type=int, default=30)
+    parser.add_argument("--hold", type=int, required=True)
     arguments = parser.parse_args()
     dist.init_process_group("gloo")
     torch.set_num_threads(1)
@@ -34,6 +36,8 @@ def main() -> None:
         begin = state["step"]
     print(f"rank {rank} begins at {begin}, stale keys: {stale}", flush=True)
     for step in range(begin, arguments.steps):
+        while step == arguments.hold and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+            time.sleep(0.01)
         generator = torch.Generator().manual_seed(step * 100 + rank)
         x = torch.randn(8, 16, generator=generator)
         loss = (model(x) - x.sum(1, keepdim=True)).square().mean()

@@ -16,14 +16,14 @@ from typing import Any, TypeVar
 from tests.scripted_server import Listening, read_message
 
 import keepstep
-from keepstep.adapters.local import procfs
+from keepstep.adapters.local import procfs, sweep
 from keepstep.core.facts import Answered, Fenced, Launched, NodeJoined, RankExited
 from keepstep.core.ids import JobId, NodeId, Session
 from keepstep.core.intents import EndJob, Fence, Intent, Launch, Order, RankPlace
 from keepstep.wire import messages
 from keepstep.wire.messages import Ack, Beat, Command, Hello, Message, Report, Welcome
 
-DEADLINE_S = 60.0
+DEADLINE_S = 150.0
 """Generous: the machine may be busy. A test that runs into it fails with what it waited for."""
 TOKEN = "test-token"
 Kind = TypeVar("Kind")
@@ -37,7 +37,6 @@ class ScriptedServer(Listening):
         self.acks = acks
         self.acked = 0
         self.said: list[Message] = []
-        self.said_at_s: list[float] = []
         self.hellos: list[Hello] = []
         self._news = threading.Condition()
         self.start()
@@ -51,13 +50,13 @@ class ScriptedServer(Listening):
         self.hellos.append(hello)
         while True:
             message = read_message(connection)
+            # Kept before it is acknowledged: a launcher that leaves then has been heard, whatever becomes of this thread.
+            with self._news:
+                self.said.append(message)
+                self._news.notify_all()
             if isinstance(message, Report) and self.acks:
                 self.acked = max(self.acked, message.number)
                 connection.sendall(messages.encode(Ack(number=message.number)))
-            with self._news:
-                self.said.append(message)
-                self.said_at_s.append(time.monotonic())
-                self._news.notify_all()
 
     def send(self, message: Message) -> None:
         assert self._connection is not None, "no launcher is connected"
@@ -202,10 +201,14 @@ class Bench:
         except subprocess.TimeoutExpired:
             raise AssertionError(f"the launcher did not end within {DEADLINE_S} s:\n{self.said()}") from None
 
-    def exits(self, count: int) -> list[RankExited]:
-        return self.server.wait(
-            f"{count} ends of ranks", lambda _: f if len(f := self.server.facts_locked(RankExited)) >= count else None
-        )
+    def exits(self, count: int, generation: int | None = None) -> list[RankExited]:
+        """So many at least, of one generation or of all."""
+
+        def found(_: list[Message]) -> list[RankExited] | None:
+            ends = [e for e in self.server.facts_locked(RankExited) if generation in (None, e.generation)]
+            return ends if len(ends) >= count else None
+
+        return self.server.wait(f"{count} ends of ranks", found)
 
     def log_text(self, rank: int, generation: int = 1) -> str:
         path = self.logs / f"g{generation}" / f"rank{rank}.log"
@@ -230,9 +233,7 @@ class Bench:
             self.process.wait(DEADLINE_S)
         self.server.stop()
         if session is not None:
-            from keepstep.adapters.local import LocalHost
-
-            LocalHost().sweep(self.job, self.node, session)
+            sweep.sweep(f"{self.job}/{self.node}/{session}", wait_s=DEADLINE_S)
 
 
 def clean_environment() -> dict[str, str]:

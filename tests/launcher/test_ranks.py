@@ -3,8 +3,11 @@
 import json
 import os
 import signal
+from pathlib import Path
 
-from keepstep.core.facts import Failed, RankExited
+from keepstep.adapters.local import procfs, sweep
+from keepstep.core.facts import Failed, Launched, RankExited
+from keepstep.wire.messages import Beat
 
 from .driver import Bench, alive, eventually
 
@@ -236,6 +239,26 @@ def test_script_that_does_not_exist_any_more_is_an_error_of_the_rank(bench: Benc
     os.unlink(bench.argv[0])
     bench.launch()
     assert all(end.error is not None and end.error.kind == "FileNotFoundError" for end in bench.exits(2))
+
+
+def test_a_zygote_that_is_slow_to_take_its_orders_is_waited_for(bench: Bench) -> None:
+    """More orders than the socket between them holds."""
+    bench.start(SLEEPER, nproc=4)
+    eventually(lambda: "zygote ready" in bench.said(), "the zygote")
+    (zygote,) = [one.pid for one in sweep.marked(bench.token) if b"keepstep.launcher.zygote" in command_line(one.pid)]
+    os.kill(zygote, signal.SIGSTOP)
+    eventually(lambda: (seen := procfs.stat(zygote)) is not None and seen.state == "T", "the stop")
+    bench.argv = (*bench.argv, "z" * 100_000)
+    order = bench.order(bench.launch_intent(nproc=4))
+    seen = len(bench.server.beats())
+    bench.server.wait("beats", lambda said: len([m for m in said if isinstance(m, Beat)]) > seen + 5 or None)
+    os.kill(zygote, signal.SIGCONT)
+    outcome = bench.answer(order)
+    assert isinstance(outcome, Launched) and all(alive(pid) for pid in outcome.pids.values()), outcome
+
+
+def command_line(pid: int) -> bytes:
+    return Path(f"/proc/{pid}/cmdline").read_bytes()
 
 
 def test_launch_of_a_generation_that_is_too_big_for_a_message_fails_clearly(bench: Bench) -> None:

@@ -97,6 +97,15 @@ def test_check_says_who_would_be_told_of_what(tmp_path, keepstep):
     assert "every 30 s" in done.output
 
 
+@pytest.mark.parametrize(("whole", "own", "told"), [("page", "info", "page"), ("info", "warning", "warning")])
+def test_check_tells_the_level_that_holds(tmp_path, keepstep, whole, own, told):
+    """A channel asks for less than the file, never for more."""
+    (tmp_path / "alerts.toml").write_text(
+        f"min_level = '{whole}'\n[webhook.x]\nurl = 'http://h'\nmin_level = '{own}'\n"
+    )
+    assert f"webhook x: {told} and above" in keepstep("check").output
+
+
 def test_check_names_a_secret_that_is_not_there(tmp_path, keepstep):
     (tmp_path / "alerts.toml").write_text(GOOD)
     done = keepstep("check")
@@ -120,7 +129,7 @@ def test_without_a_file_the_command_says_so(keepstep):
 
 def test_a_trial_notice_goes_out_now(tmp_path, keepstep, receiver):
     (tmp_path / "alerts.toml").write_text(
-        f"[webhook.a]\nurl = '{receiver.url}/a'\n[webhook.b]\nurl = '{receiver.url}/b'\n"
+        f"[webhook.a]\nurl = '{receiver.url}/a'\n[webhook.b]\nurl = '{receiver.url}/b'\ntimeout_s = 60\n"
     )
     done = keepstep("test", "b")
     assert done.exit_code == 0, done.output
@@ -131,7 +140,7 @@ def test_a_trial_notice_goes_out_now(tmp_path, keepstep, receiver):
 
 
 def test_a_trial_notice_that_is_refused_says_why(tmp_path, keepstep, receiver):
-    (tmp_path / "alerts.toml").write_text(f"[webhook.a]\nurl = '{receiver.url}'\n")
+    (tmp_path / "alerts.toml").write_text(f"[webhook.a]\nurl = '{receiver.url}'\ntimeout_s = 60\n")
     receiver.answers.put(403)
     done = keepstep("test")
     assert done.exit_code == 1

@@ -85,7 +85,7 @@ def test_the_format_is_chosen_by_argument_or_environment(arguments, environment)
         [sys.executable, "-c", code],
         capture_output=True,
         text=True,
-        timeout=60.0,
+        timeout=120.0,
         env={"PATH": "/usr/bin", **environment},
     )
     assert json.loads(done.stderr)["message"] == "b"
@@ -129,5 +129,5 @@ def test_an_agent_writes_its_log_as_json(tmp_path):
         assert line["node"] == "n7" and line["session"] and line["logger"].startswith("keepstep")
     finally:
         agent.terminate()
-        agent.wait(timeout=30.0)
+        agent.wait(timeout=120.0)
         agent.stderr.close()

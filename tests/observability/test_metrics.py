@@ -15,6 +15,7 @@ from keepstep.core.health.report import HealthReport
 from keepstep.core.ids import JobId, NodeId, ResourceId, Session
 from keepstep.core.job import JobState
 from keepstep.server.metrics import families, metrics_text
+from keepstep.server.saves import COMMITTED_MAX, FAILED_MAX
 from keepstep.server.tallies import OTHERS, TABLE_MAX, Tallies
 
 SPEC = f.JobSpec(argv=("t",), nproc_per_node=1, elasticity=f.Elasticity(min_nodes=1, max_nodes=1))
@@ -87,6 +88,37 @@ def test_the_time_of_a_job_is_split_by_its_states(site):
     assert series(site, "keepstep_job_goodput_seconds") == {}
     assert series(site, "keepstep_goodput_seconds")["running"] == 100.0
     assert series(site, "keepstep_jobs_ended") == {"failed": 1}
+
+
+def saved(n, duration_s=2.0):
+    return f.CheckpointCommitted(
+        job=JobId("j"), generation=1, step=n, key=f"k{n}", world_size=4, duration_s=duration_s, size_bytes=100
+    )
+
+
+def failed(node, step):
+    return f.CheckpointFailed(job=JobId("j"), node=NodeId(node), generation=1, step=step, reason="disk full")
+
+
+def test_a_save_that_every_node_tells_is_counted_once(site):
+    """One that its connection held back for long, and one that comes after a restart, as well."""
+    site.enter(
+        10.0, saved(1), saved(2), saved(1, 2.5), saved(2, 2.5), failed("n0", 3), failed("n1", 3), failed("n0", 4)
+    )
+    site.books.tallies = msgspec.msgpack.decode(msgspec.msgpack.encode(site.books.tallies), type=Tallies)
+    site.enter(600.0, *(saved(n) for n in range(5, 500)), saved(1, 700.0), failed("n2", 3))
+    assert series(site, "keepstep_checkpoints") == {"committed": 497, "failed": 2}
+    assert series(site, "keepstep_checkpoint_written_bytes") == {(): 497 * 100}
+    assert series(site, "keepstep_checkpoint_seconds")["save"].count == 497
+    assert site.books.tallies.told.of_job(JobId("j"))[-1].duration_s == 700.0
+
+
+def test_what_is_remembered_of_saves_is_bounded(site):
+    site.enter(10.0, *(saved(n) for n in range(COMMITTED_MAX + 9)), *(failed("n0", n) for n in range(FAILED_MAX + 9)))
+    told = site.books.tallies.told
+    assert (len(told.committed), len(told.failed)) == (COMMITTED_MAX, FAILED_MAX)
+    assert [save.step for save in told.of_job(JobId("j"))][:2] == [COMMITTED_MAX + 8, COMMITTED_MAX + 7]
+    assert series(site, "keepstep_checkpoints") == {"committed": COMMITTED_MAX + 9, "failed": FAILED_MAX + 9}
 
 
 def test_a_job_that_runs_again_is_counted_from_its_new_start(site):
@@ -189,6 +221,18 @@ def test_the_servers_own_figures(site):
     assert series(site, "keepstep_journal_failures") == {(): 1}
     meters.passed(0.1, 95.0)
     assert series(site, "keepstep_journal_available") == {(): 1}
+
+
+def test_a_channel_may_count_its_first_failure_while_the_page_is_made(site):
+    """Channels count in threads of their own."""
+
+    class Told(tuple):
+        def __iter__(self):
+            site.meters.notice("webhook other", "failed")
+            return super().__iter__()
+
+    site.meters.alerts = {Told(("webhook w", "sent")): 1, ("webhook w", "dropped"): 2}
+    assert series(site, "keepstep_alerts") == {("webhook w", "sent"): 1, ("webhook w", "dropped"): 2}
 
 
 @pytest.mark.parametrize("accept", ["", "application/openmetrics-text;version=1.0.0,text/plain;q=0.5"])

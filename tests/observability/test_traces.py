@@ -33,11 +33,11 @@ def incidents(folded):
 def otlp(receiver, monkeypatch):
     """Exports to the receiver; stopped at the end."""
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", receiver.url)
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "5")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "60")
     monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "deployment.environment.name=test")
     made = OtlpExport("server-1", traces=True, metrics=True)
     yield made
-    made.stop(10.0)
+    made.stop(60.0)
 
 
 def test_stages_fill_a_recovery_and_orders_lie_in_their_stage(folded, incidents):
@@ -146,7 +146,7 @@ def test_a_receiver_gets_the_figures_under_the_names_of_the_conventions(otlp, re
 
 def test_an_endpoint_that_is_away_costs_the_loop_nothing(monkeypatch, folded, incidents):
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "1")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "600")  # the first of them is tried until the end
     export = OtlpExport("server-1", traces=True, metrics=False)
     spans = recovery_spans(folded.books.world, folded.books.history, incidents[0])
     kept = [export.spans(spans) for _ in range(QUEUE_MAX + 20)]
@@ -239,10 +239,11 @@ async def _stopped(watch):
     await watch.stop()
 
 
-def test_what_the_state_directory_wants_is_told_to_a_real_receiver(tmp_path, recovered, site, receiver):
+def test_what_the_state_directory_wants_is_told_to_a_real_receiver(tmp_path, recovered, site, receiver, eventually):
     """Alerts and the signal of life of a server that leads: an entry goes in, a request comes out."""
     (tmp_path / "alerts.toml").write_text(
-        f"[webhook.w]\nurl = '{receiver.url}/w'\nmin_level = 'page'\n[heartbeat]\nurl = '{receiver.url}/alive'\n"
+        f"[webhook.w]\nurl = '{receiver.url}/w'\nmin_level = 'page'\ntimeout_s = 60\n"
+        f"[heartbeat]\nurl = '{receiver.url}/alive'\ntimeout_s = 60\n"
     )
     watch = open_observability(tmp_path, site, "server-1", {})
     for entry in recovered:
@@ -251,6 +252,7 @@ def test_what_the_state_directory_wants_is_told_to_a_real_receiver(tmp_path, rec
         watch.note([entry])
     kinds = [json.loads(receiver.take().body)["kind"] for _ in range(3)]
     assert sorted(kinds) == ["escalated", "waiting", "waiting"]
+    eventually(lambda: site.meters.alerts == {("webhook w", "sent"): 3}, "they count as sent")
     watch.tick(site.at_s)
     assert receiver.requests.empty(), "the loop never went round"
     site.meters.passed(0.01, site.at_s)

@@ -50,7 +50,8 @@ class Truth:
     jobs: dict[str, JobTold] = field(default_factory=dict)
     roots: dict[str, tuple[str, str]] = field(default_factory=dict)
     """Fault -> (node, failure class)."""
-    saves: int = 0
+    saves: set[tuple[str, str]] = field(default_factory=set)
+    """(job, key), however often it was told."""
     last_s: float = 0.0
 
     @property
@@ -88,7 +89,7 @@ def read(entries: Iterable[tuple[float, d.Record]]) -> Truth:
             case f.StepsAdvanced() if record.step_time_s is not None:
                 truth.jobs[record.job].step_time_s = record.step_time_s
             case f.CheckpointCommitted():
-                truth.saves += 1
+                truth.saves.add((record.job, record.key))
             case d.Decision():
                 for change in record.changes:
                     _change(truth, change, at_s)

@@ -6,7 +6,7 @@ import pytest
 from keepstep.core.drill import Mark
 from keepstep.review import papers
 from keepstep.review.compute import of_job, review
-from keepstep.review.document import render_md
+from keepstep.review.document import Plot, Table, Text, render_md
 from keepstep.review.figures import Material
 from keepstep.review.incident_paper import incident_paper
 from keepstep.review.postmortem import Account, postmortem
@@ -92,8 +92,23 @@ def test_the_question_is_answered_and_the_paper_has_a_section() -> None:
     sentence = next(x.sentence for x in answers(found) if x.key == "drills")
     assert sentence == "1 of 2 drills passed. Failed: drill-0002."
     for paper in (papers.week_paper(found), papers.job_paper(found, "j")):
-        assert "| drill-0002 | j | kill-rank | rank 3 on n1 |" in render_md(paper)
+        text = render_md(paper)
+        assert (
+            "| drill-0002 | j | kill-rank | rank 3 on n1 |" in text and "| failed | d2 | rank 3 on n1 was not" in text
+        )
     assert "How drills went" not in render_md(papers.week_paper(review(of())))
+
+
+def test_a_time_without_a_fault_is_one_sentence_each() -> None:
+    """Also where drills were recovered from."""
+    found = review(of(jobs=(job(),), incidents=(rehearsed(1),), drills=(drill(1),)))
+    for paper in (papers.week_paper(found), papers.job_paper(found, "j")):
+        said = {section.title: section.blocks for section in paper.sections}
+        assert said["What faults cost"] == (Text("No fault incident ended in this time."),)
+        assert said["How recoveries went"] == (Text("No recovery ended in this time."),)
+        assert [type(block) for block in said["Where time went"]] == [Table, Plot, Table]
+    nothing = papers.week_paper(review(of()))
+    assert not [block for section in nothing.sections for block in section.blocks if isinstance(block, Plot)]
 
 
 def test_the_report_of_a_drill_says_so_first() -> None:

@@ -166,4 +166,47 @@ def test_an_incident_that_was_given_up_says_so() -> None:
     told = postmortem(Account(record=lost, evidence=(), decisions=()))
     assert {x.what for x in told.moments if x.after_s is None} >= {"first step", "caught up", "verified"}
     assert [x.what for x in told.follow_up][:2] == ["Find out why j was not recovered", "Find the cause"]
-    assert "did not catch up" in dict(told.answers)["How long did it take?"]
+    assert dict(told.answers)["How long did it take?"] == "20 s until it was given up"
+
+
+def test_why_it_was_given_up_stands_in_its_end_and_a_person_has_to_act() -> None:
+    lost = msgspec.structs.replace(incident(), state="escalated", verdict="escalated", checkpoint_age_s=None)
+    steps = [(1, "correlate", "RankExited"), (2, "diagnose", "12 restarts: the budget"), (3, "review", "escalated")]
+    told = postmortem(
+        Account(
+            record=lost, evidence=(),
+            decisions=tuple(Decided(entry=n, after_s=float(n), stage=stage, reason=why) for n, stage, why in steps),
+        )
+    )  # fmt: skip
+    answers = dict(told.answers)
+    assert answers["How did it end?"] == "escalated: 12 restarts: the budget"
+    assert told.follow_up[0].why == "12 restarts: the budget"
+    assert answers["Did a person have to act?"] == "no; it was given up, and is a person's since then"
+    assert answers["How old was the newest checkpoint?"].startswith("none was known")
+
+
+def test_the_diagnosis_is_the_one_that_was_acted_on() -> None:
+    """What is heard between fence and launch is looked at as well, and is not when the fault was understood."""
+    base = account()
+    fence = (Order(number=7, kind="Fence", node="n1", answer="Fenced", took_s=1.0),)
+    fenced = tuple(msgspec.structs.replace(x, orders=fence) if x.entry == 22 else x for x in base.decisions)
+    late = Decided(entry=24, after_s=5.0, stage="diagnose", reason="the recovery goes on")
+    told = postmortem(msgspec.structs.replace(base, decisions=tuple(sorted((*fenced, late), key=lambda x: x.entry))))
+    assert next(x.after_s for x in told.moments if x.what == "diagnosed") == 1.0
+    unfenced = postmortem(
+        msgspec.structs.replace(base, decisions=tuple(sorted((*base.decisions, late), key=lambda x: x.entry)))
+    )
+    assert next(x.after_s for x in unfenced.moments if x.what == "diagnosed") == 5.0, "without a fence: the last"
+
+
+def test_a_step_time_that_was_not_measured_yet_is_not_drawn_as_nought() -> None:
+    """The first point of a new generation has none."""
+    fresh = msgspec.structs.replace(account(), after=(Point(25.0, 101, 2.1, 0.0), *account().after[1:]))
+
+    def plot(told: Account) -> str:
+        blocks = [b for section in incident_paper(postmortem(told)).sections for b in section.blocks]
+        (found,) = [b.svg for b in blocks if isinstance(b, Plot) and b.caption.startswith("Step time")]
+        return found
+
+    lacking = msgspec.structs.replace(account(), after=account().after[1:])
+    assert plot(fresh) == plot(lacking) != plot(account())

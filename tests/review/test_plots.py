@@ -8,12 +8,35 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keepstep.review import drawing, plots
+from keepstep.review.drawing import NARROW, WIDTH
 from keepstep.review.plots import Axes, Mark, Series, Span
 
 SVG = "{http://www.w3.org/2000/svg}"
 EVIL = '</title><script>alert(1)</script>" onload="x'
 _numbers = st.floats(allow_nan=True, allow_infinity=True)
 _words = st.text(st.characters(exclude_categories=("Cs", "Cc")), max_size=50)
+
+
+def test_a_narrow_plot_keeps_within_its_width_and_may_stand_beside_the_wide_one() -> None:
+    spans = [Span("state selected", 0.0, 700.0), Span("caught up", 700.0, 3900.0)]
+    points = Series("s", tuple((60.0 * n, 1.0 + n % 3) for n in range(60)))
+    wide, narrow = (
+        [
+            parsed(plots.waterfall("t", "d", spans, width=width)),
+            parsed(plots.line("t", "d", [points, points], width=width)),
+        ]
+        for width in (WIDTH, NARROW)
+    )
+    for small, large in zip(narrow, wide, strict=True):
+        assert small.get("viewBox", "").startswith(f"0 0 {NARROW} ")
+        assert not {x.get("id") for x in small.iter() if x.get("id")} & {x.get("id") for x in large.iter()}
+        edges = [
+            float(x.get("x2") or float(x.get("x", 0)) + float(x.get("width", 0)))
+            for x in small.iter()
+            if x is not small
+        ]
+        assert max(edges) <= NARROW
+        assert len(small.findall(f"{SVG}text")) < len(large.findall(f"{SVG}text"))
 
 
 def parsed(svg: str) -> ElementTree.Element:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from keepstep.adapters.server_link.address import parse_address
@@ -18,10 +19,33 @@ from keepstep.core import facts as f
 from keepstep.core import intents as i
 from keepstep.core.ids import JobId, NodeId, Session
 from keepstep.server.state_dir import StateDir
+from keepstep.server.views import JobView
 from keepstep.wire import messages as m
 
 DEADLINE_S = 90.0
 """Bounds a failure; nothing is measured by it."""
+PATIENCE = """
+[hang]
+step_floor_s = 300.0
+[silence]
+lease_s = 300.0
+agent_lease_s = 300.0
+presume_s = 300.0
+[orders.timeout_s]
+AskWitness = 300.0
+CollectStacks = 300.0
+Fence = 300.0
+Inject = 300.0
+Launch = 300.0
+[incident_deadline_s]
+isolating = 900.0
+[capacity]
+start_settle_s = 300.0
+[drills]
+detect_s = 120.0
+"""
+"""A policy for tests that are not about silence: where the machine pauses a process, this one with its scripted launchers too,
+nobody has failed. A connection that breaks, and a process that ends, are noticed as ever."""
 
 
 class ServerProcess:
@@ -32,6 +56,13 @@ class ServerProcess:
         self.options = options
         self.process: subprocess.Popen[bytes] | None = None
         state.create()
+
+    def patient(self) -> "ServerProcess":
+        """It will be: see PATIENCE."""
+        file = self.state.path / "patience.toml"
+        file.write_text(PATIENCE)
+        self.options = (*self.options, "--policy", str(file))
+        return self
 
     def start(self, wait: bool = True) -> "ServerProcess":
         """``wait``: until it answers as what it is, leading or following."""
@@ -76,7 +107,11 @@ class Client:
         self.socket: socket.socket = parse_address(server.address).connect(60.0)
         self.buffer = bytearray()
         words = {"protocol": m.PROTOCOL, "token": server.state.token(), "role": role} | hello
-        self.send(m.Hello(**words))
+        try:
+            self.send(m.Hello(**words))
+        except OSError:
+            self.close()
+            raise
 
     def send(self, message: m.Message) -> None:
         self.socket.sendall(m.encode(message))
@@ -129,6 +164,8 @@ class ScriptedLauncher:
         self.generation = 0
         self.ranks: tuple[int, ...] = ()
         self.step = -1
+        self.halted = False
+        """A rank is gone: the others wait for it."""
         self.stores = 0
         self.inventory: f.Inventory | None = None
         self.ended: m.JobEnded | None = None
@@ -222,7 +259,7 @@ class ScriptedLauncher:
             for rank in self.ranks
         )  # fmt: skip
         self.send(m.Beat(generation=self.generation, running_s=0.02, ranks=ranks))
-        if self.ranks:
+        if self.ranks and not self.halted:
             self.step += 1
 
     def take(self, message: m.Message) -> None:
@@ -258,7 +295,7 @@ class ScriptedLauncher:
                 assert intent.generation > self.generation, "the same generation was launched twice"
                 self.generation = intent.generation
                 self.ranks = tuple(place.rank for place in intent.ranks)
-                self.step = intent.restore.step if intent.restore else -1
+                self.step, self.halted = intent.restore.step if intent.restore else -1, False
                 return f.Launched(pids={rank: 1000 + rank for rank in self.ranks})
             case i.VerifyCheckpoint():
                 return f.CheckpointVerified(key=intent.restore.key)
@@ -280,6 +317,7 @@ class ScriptedLauncher:
         self.inventory = f.Inventory(ram=(offer,))
 
     def rank_exits(self, rank: int, *, signal: int | None = None, exit_code: int | None = None) -> None:
+        self.halted = True
         self.report(
             f.RankExited(
                 job=self.job, node=self.node, session=self.session, generation=self.generation, rank=rank, slot=rank,
@@ -295,6 +333,27 @@ class ScriptedLauncher:
             )
             self.pump()
 
+    def pump_until_steady(self, generation: int, step: int) -> None:
+        """The generation has made the step, and the server knows that all is well: it may be behind what it was told."""
+        self.pump_until(
+            lambda: self.generation == generation and self.step >= step and self._is_steady(),
+            f"generation {generation} makes steps",
+        )
+
+    def _is_steady(self) -> bool:
+        for server in self.servers():
+            with contextlib.suppress(OSError), contextlib.closing(Client(server, "tool")) as tool:
+                if not isinstance(tool.receive(), m.Welcome):
+                    continue
+                tool.send(m.Query(what="job", args={"id": self.job}))
+                job = msgspec.msgpack.decode(tool.expect(m.Reply).body, type=JobView)
+                return (job.generation, job.state, job.incident) == (self.generation, "running", None)
+        return False
+
+    def servers(self) -> list[ServerProcess]:
+        """Any of them answers a question."""
+        return [self.server]
+
     def kinds(self) -> list[str]:
         """Distinct orders, in order of their first arrival."""
         first = {order.number: type(order.intent).__name__ for order in reversed(self.orders)}
@@ -308,7 +367,7 @@ def state(tmp_path: Path) -> StateDir:
 
 @pytest.fixture
 def server(state: StateDir) -> Iterator[ServerProcess]:
-    running = ServerProcess(state)
+    running = ServerProcess(state).patient()
     running.start()
     yield running
     running.kill()

@@ -146,7 +146,6 @@ def test_the_entry_of_a_time_is_found(tmp_path: Path) -> None:
     assert upto_of(store.journal, 70.0) == 70
 
 
-@pytest.mark.timeout(120)
 def test_a_snapshot_is_taken_beside_a_leader_and_the_next_start_uses_it(tmp_path: Path) -> None:
     """In a process of its own, while this one holds the database open and leads."""
     opened = open_database(tmp_path / "journal.db")

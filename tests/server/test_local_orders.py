@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import secrets
 import signal
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from tests.server.conftest import DEADLINE_S
 
 from keepstep.adapters.database.opening import open_journal
 from keepstep.adapters.local import LocalHost
@@ -21,6 +23,9 @@ from keepstep.ports import BmcReading
 from keepstep.server import views
 from keepstep.server.local_orders import LocalOrders, is_local, session_of
 from keepstep.wire import messages as m
+
+SESSION = Session(f"s-{secrets.token_hex(4)}")
+"""Of this run of the tests only: processes are found by it on the whole machine, those of the tests beside it too."""
 
 
 def start_time(pid):
@@ -33,7 +38,7 @@ def process():
     started = []
 
     def start(**env):
-        argv = [sys.executable, "-c", "import time; time.sleep(120)"]
+        argv = [sys.executable, "-c", "import time; time.sleep(3600)"]
         started.append(subprocess.Popen(argv, env=os.environ | env))
         return started[-1]
 
@@ -91,18 +96,18 @@ def fence(session):
 
 
 def test_a_living_launcher_is_not_fenced_by_the_witness(tmp_path, process):
-    launcher = process(KEEPSTEP_TOKEN="j/n0/s")
+    launcher = process(KEEPSTEP_TOKEN=f"j/n0/{SESSION}")
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    (answer,) = carry_out(tmp_path, fence(Session("s")), {Session("s"): (boot, launcher.pid, start_time(launcher.pid))})
+    (answer,) = carry_out(tmp_path, fence(SESSION), {SESSION: (boot, launcher.pid, start_time(launcher.pid))})
     assert isinstance(answer.outcome, f.Failed)
     assert "alive" in answer.outcome.reason
     assert launcher.poll() is None
 
 
-@pytest.mark.parametrize("known", [{}, {Session("s"): ("another boot", 1, 1)}], ids=["unknown", "another machine"])
+@pytest.mark.parametrize("known", [{}, {SESSION: ("another boot", 1, 1)}], ids=["unknown", "another machine"])
 def test_nothing_is_proven_of_a_launcher_elsewhere(tmp_path, process, known):
-    stray = process(KEEPSTEP_TOKEN="j/n0/s")
-    (answer,) = carry_out(tmp_path, fence(Session("s")), known)
+    stray = process(KEEPSTEP_TOKEN=f"j/n0/{SESSION}")
+    (answer,) = carry_out(tmp_path, fence(SESSION), known)
     assert isinstance(answer.outcome, f.Failed)
     assert stray.poll() is None
 
@@ -110,12 +115,12 @@ def test_nothing_is_proven_of_a_launcher_elsewhere(tmp_path, process, known):
 def test_what_a_dead_launcher_left_is_ended_and_strangers_are_not(tmp_path, process):
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     launcher = process()
-    known = {Session("s"): (boot, launcher.pid, start_time(launcher.pid))}
-    stray = process(KEEPSTEP_TOKEN="j/n0/s", KEEPSTEP_GENERATION="0000000002")
-    stranger = process(KEEPSTEP_TOKEN="j/n0/other")
+    known = {SESSION: (boot, launcher.pid, start_time(launcher.pid))}
+    stray = process(KEEPSTEP_TOKEN=f"j/n0/{SESSION}", KEEPSTEP_GENERATION="0000000002")
+    stranger = process(KEEPSTEP_TOKEN=f"j/n0/{SESSION}-other")
     launcher.kill()
     launcher.wait()
-    (answer,) = carry_out(tmp_path, fence(Session("s")), known)
+    (answer,) = carry_out(tmp_path, fence(SESSION), known)
     assert answer == f.Answered(intent=5, outcome=f.Fenced(generation=3, proof="process_gone", killed=1))
     assert stray.wait(timeout=60) == -signal.SIGKILL
     assert stranger.poll() is None
@@ -133,13 +138,13 @@ def test_a_repair_is_opened_once(tmp_path):
 
 
 def test_power_off_without_power_control_fails(tmp_path):
-    intent = i.PowerOff(job=JobId("j"), node=NodeId("n0"), session=Session("s"), generation=1)
+    intent = i.PowerOff(job=JobId("j"), node=NodeId("n0"), session=SESSION, generation=1)
     (answer,) = carry_out(tmp_path, i.Order(number=1, intent=intent), {})
     assert isinstance(answer.outcome, f.Failed)
 
 
 def power_off():
-    intent = i.PowerOff(job=JobId("j"), node=NodeId("n0"), session=Session("s"), generation=4)
+    intent = i.PowerOff(job=JobId("j"), node=NodeId("n0"), session=SESSION, generation=4)
     return i.Order(number=1, intent=intent)
 
 
@@ -156,14 +161,14 @@ def test_a_controller_that_refuses_is_told_of(tmp_path):
 
 
 def test_a_node_without_power_is_fenced(tmp_path):
-    (answer,) = carry_out(tmp_path, fence(Session("s")), {}, {NodeId("n0"): Controller("off")})
+    (answer,) = carry_out(tmp_path, fence(SESSION), {}, {NodeId("n0"): Controller("off")})
     assert answer.outcome == f.Fenced(generation=3, proof="powered_off")
 
 
 @pytest.mark.parametrize(("power", "verdict"), [("off", "host_off"), ("on", "no_answer"), ("unknown", "no_answer")])
 def test_the_controller_is_the_second_witness_of_a_node_elsewhere(tmp_path, power, verdict):
     intent = i.AskWitness(
-        job=JobId("j"), node=NodeId("n0"), session=Session("s"), boot_id="another machine", pid=1, pid_start=1
+        job=JobId("j"), node=NodeId("n0"), session=SESSION, boot_id="another machine", pid=1, pid_start=1
     )
     seen = carry_out(tmp_path, i.Order(number=2, intent=intent), {}, {NodeId("n0"): Controller(power)})
     words = [fact for fact in seen if isinstance(fact, f.Witnessed)]
@@ -174,10 +179,10 @@ def test_which_orders_are_local():
     notify = i.Order(number=1, intent=i.Notify(subject="j", level="info", message=""))
     assert is_local(notify)
     assert session_of(notify) is None
-    assert is_local(fence(Session("s")))
-    through_launcher = i.Fence(job=JobId("j"), node=NodeId("n0"), session=Session("s"), generation=3)
+    assert is_local(fence(SESSION))
+    through_launcher = i.Fence(job=JobId("j"), node=NodeId("n0"), session=SESSION, generation=3)
     assert not is_local(i.Order(number=1, intent=through_launcher))
-    assert session_of(i.Order(number=1, intent=through_launcher)) == "s"
+    assert session_of(i.Order(number=1, intent=through_launcher)) == SESSION
 
 
 def test_server_finds_a_dead_launcher_by_itself(server, launcher, process):
@@ -186,7 +191,7 @@ def test_server_finds_a_dead_launcher_by_itself(server, launcher, process):
     body = process()
     one.boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     one.pid, one.pid_start = body.pid, start_time(body.pid)
-    one.pump_until(lambda: one.ranks and one.step > 3, "n0 runs the job")
+    one.pump_until_steady(1, 4)
     two.pump_until(lambda: not two.reports, "n1 has joined")
     assert two.ranks == ()
     body.kill()
@@ -201,9 +206,9 @@ def test_server_finds_a_dead_launcher_by_itself(server, launcher, process):
 
 def test_live_view(server, launcher, connect):
     one = launcher()
-    one.pump_until(lambda: one.step > 5, "it runs")
     tool = connect()
     tool.expect(m.Welcome)
+    one.pump_until_steady(1, 5)
     tool.send(m.Query(what="live", args={"job": "j"}))
     reply = tool.expect(m.Reply)
     live = msgspec.msgpack.decode(reply.body, type=views.Live)
@@ -215,7 +220,7 @@ def test_live_view(server, launcher, connect):
     one.on_order = lambda order: time.sleep(0.3)
     one.rank_exits(0, signal=9)
     seen = set()
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + DEADLINE_S
     while "isolating" not in seen:
         assert time.monotonic() < deadline, seen
         tool.send(m.Query(what="live", args={"job": "j"}))

@@ -9,15 +9,16 @@ from keepstep.core.decision import Decision
 from keepstep.core.intents import Launch
 from keepstep.server.replay import replay
 
+pytestmark = pytest.mark.timeout(600)
 LIFE = ["Launch", "Fence", "VerifyCheckpoint", "Launch", "EndJob"]
 
 
 def live_through(launcher):
     """A whole life: start, a rank is killed, recovery from RAM, the end."""
-    launcher.pump_until(lambda: launcher.generation == 1 and launcher.step >= 6, "generation 1 makes steps")
+    launcher.pump_until_steady(1, 6)
     launcher.hold_state_of(launcher.step - 1)
     launcher.rank_exits(1, signal=9)
-    launcher.pump_until(lambda: launcher.generation == 2 and launcher.step >= 14, "generation 2 makes steps")
+    launcher.pump_until_steady(2, 14)
     for rank in range(launcher.nproc):
         launcher.rank_exits(rank, exit_code=0)
     launcher.ranks = ()
@@ -99,11 +100,11 @@ def test_server_killed_at_every_order(server, launcher):
 
 def test_server_killed_right_after_the_fault_was_reported(server, launcher):
     one = launcher()
-    one.pump_until(lambda: one.step >= 6, "generation 1 makes steps")
+    one.pump_until_steady(1, 6)
     one.hold_state_of(one.step - 1)
     one.rank_exits(1, signal=9)
     server.restart()
-    one.pump_until(lambda: one.generation == 2 and one.step >= 14, "generation 2 makes steps")
+    one.pump_until_steady(2, 14)
     for rank in (0, 1):
         one.rank_exits(rank, exit_code=0)
     one.ranks = ()
@@ -113,7 +114,7 @@ def test_server_killed_right_after_the_fault_was_reported(server, launcher):
 
 def test_losing_the_server_stops_no_step_and_opens_no_incident(server, launcher):
     one = launcher()
-    one.pump_until(lambda: one.step >= 6, "it runs")
+    one.pump_until_steady(1, 6)
     server.restart()
     reached = one.step
     one.pump_until(lambda: one.step >= reached + 60, "it goes on")

@@ -10,6 +10,7 @@ from keepstep.core import decision as d
 from keepstep.core import facts as f
 from keepstep.core.access import Principal, Role
 from keepstep.core.ids import IncidentId, JobId, ResourceId
+from keepstep.core.incident import IncidentState
 from keepstep.core.intents import OpenRepair
 from keepstep.core.resource import ResourceState as R
 from keepstep.review.figures import Review
@@ -19,6 +20,7 @@ from keepstep.server import views
 from keepstep.server.desk import Desk, UnknownSubject
 from keepstep.server.history import Books
 from keepstep.server.queries import answer
+from keepstep.server.records import incident_record
 from keepstep.wire import messages as m
 
 NOW_S = 1_000_000.0
@@ -100,13 +102,38 @@ def test_an_open_incident_costs_until_now() -> None:
     for at_s, record in ((100.0, f.JobSubmitted(job=JobId("j"), spec=spec)), (200.0, decision)):
         for entry in journal.append(at_s, [record]):
             books.enter(entry)
-    material = q.material_of(Desk(books, None, 260.0, journal), [], 0.0, 260.0)
+    material = q.material_of(Desk(books, None, 260.0, journal), [], q.remediations(journal), 0.0, 260.0)
     (record,) = material.incidents
     assert (record.state, record.downtime_s, record.closed_s) == ("open", 60.0, 260.0)
     assert [x.id for x in material.jobs] == ["j"]
 
 
-def test_saves_and_repair_orders_come_from_the_journal(desk: Desk) -> None:
+def test_an_incident_that_was_given_up_costs_to_its_end_wherever_one_looks() -> None:
+    """Journals of before said in Close how long it took to the last step that was seen."""
+    books = Books()
+    spec = f.JobSpec(argv=("t.py",), nproc_per_node=1, elasticity=f.Elasticity(min_nodes=1, max_nodes=1))
+    known, name = IncidentId("inc-1"), JobId("j")
+    given_up = (
+        d.MoveIncident(incident=known, to=IncidentState.ESCALATED),
+        d.Close(incident=known, verdict="escalated", lost_steps=0, stage_s={}, downtime_s=3.0),
+    )
+    for at_s, record in (
+        (100.0, f.JobSubmitted(job=name, spec=spec)),
+        (200.0, decided("correlate", d.Open(incident=known, job=name, kind="fault", symptoms=()))),
+        (210.0, decided("review", *given_up)),
+    ):
+        books.enter(d.Entry(seq=books.world.seq + 1, at_s=at_s, record=record))
+    desk = Desk(books, None, 500.0)
+    record = incident_record(books.world, books.world.incidents[known])
+    assert answer(desk, "incident", {"id": "inc-1"}).incident.downtime_s == record.downtime_s == 10.0  # type: ignore[attr-defined]
+    assert answer(desk, "report", {"job": "j"}).jobs[0].downtime_s == 10.0  # type: ignore[attr-defined]
+
+
+def decided(stage: str, *changes: d.Change) -> d.Decision:
+    return d.Decision(stage=stage, subject="inc-1", reason="r", changes=changes)
+
+
+def test_repair_orders_come_from_the_journal(desk: Desk) -> None:
     assert desk.journal is not None
     part = ResourceId("device/n1/0")
 
@@ -122,14 +149,25 @@ def test_saves_and_repair_orders_come_from_the_journal(desk: Desk) -> None:
     moved(R.VALIDATING, 200.0)
     moved(R.PROBATION, 250.0)
     moved(R.REPAIR, 300.0)
-    save = f.CheckpointCommitted(job=JobId("a"), generation=1, step=1, key="k", world_size=8, duration_s=2.0)
-    for n in range(700):
-        desk.journal.append(400.0 + n, [save])
-    material = q.material_of(desk, [], 600.0, NOW_S)
-    assert len(material.saves) == 500 and min(x.at_s for x in material.saves) == 600.0
+    for n in range(600):
+        desk.journal.append(400.0 + n, [d.Decision(stage="remediate", subject=part, reason="r")])
+    material = q.material_of(desk, [], q.remediations(desk.journal), 600.0, NOW_S)
     first, second = material.repairs
     assert (first.opened_s, first.closed_s, first.became, first.in_service_s) == (100.0, 200.0, "validating", 250.0)
     assert (first.incident, first.reason, second.closed_s) == ("inc-1", "bad", None)
+
+
+def test_a_save_that_every_node_tells_is_one_and_as_slow_as_the_slowest_says() -> None:
+    books = Books()
+    for n in range(50):
+        for node in range(20):
+            save = f.CheckpointCommitted(
+                job=JobId("a"), generation=1, step=n, key=f"k{n}", world_size=8, duration_s=1.0 + (node * 7) % 20, size_bytes=9
+            )  # fmt: skip
+            books.enter(d.Entry(seq=books.world.seq + 1, at_s=400.0 + 10 * n + node / 4, record=save))
+    material = q.material_of(Desk(books, None, NOW_S), [], (), 600.0, 700.0)
+    assert [(x.at_s, x.step) for x in material.saves] == [(400.0 + 10 * n, n) for n in range(20, 30)]
+    assert {x.duration_s for x in material.saves} == {20.0}
 
 
 def test_a_postmortem_dates_the_fault_and_finds_its_curves(desk: Desk) -> None:

@@ -5,6 +5,7 @@ Most runs are forked from a warm interpreter, with the environment that torchrun
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -14,7 +15,9 @@ from pathlib import Path
 from tests.warm import Warm, as_torchrun
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-DEADLINE_S = 150
+DEADLINE_S = 400
+STEP_TIMES_S = (0.4, 4.0, 40.0)
+"""Of a training that is to be killed: the next one where the one before ended before it was."""
 
 
 def environment() -> dict[str, str]:
@@ -42,17 +45,29 @@ def under_torchrun(ranks: int, folder: Path, *command: str) -> str:
 
 
 def kill_after_commits(warm: Warm, ranks: int, folder: Path, command: Sequence[str], count: int) -> None:
-    """SIGKILL all ranks once so many checkpoints are committed in ``parts``; one rank is a run alone."""
-    commits = folder / "parts" / "commits"
-    with as_torchrun(ranks, environment()) as environments:
-        environments = environments if ranks > 1 else [environment()]
-        with warm.started([command] * ranks, folder, environments) as (_, output):
-            give_up_s = time.monotonic() + DEADLINE_S
-            while len(list(commits.glob("*.json"))) < count:
-                said = output.read_text()
-                assert "final" not in said, f"ended before {count} checkpoints:\n{said}"
-                assert time.monotonic() < give_up_s, f"no {count} checkpoints in {DEADLINE_S} s:\n{said}"
-                time.sleep(0.01)
+    """SIGKILL all ranks once so many records are in the log of ``parts``; one rank is a run alone."""
+    for step_time_s in STEP_TIMES_S:
+        shutil.rmtree(folder / "parts", ignore_errors=True)
+        (folder / "parts.txt").unlink(missing_ok=True)
+        with as_torchrun(ranks, environment()) as environments:
+            environments = environments if ranks > 1 else [environment()]
+            slow = [*command, "--step-time", str(step_time_s)]
+            with warm.started([slow] * ranks, folder, environments) as (_, output):
+                if _has_records(folder / "parts" / "commits", count, output):
+                    return
+    raise AssertionError(f"it always ended before it had {count} records")
+
+
+def _has_records(commits: Path, count: int, output: Path) -> bool:
+    """Waits for them. False if the training ended before they were seen."""
+    give_up_s = time.monotonic() + DEADLINE_S
+    while len(list(commits.glob("*.json"))) < count:
+        said = output.read_text()
+        if "final" in said:
+            return False
+        assert time.monotonic() < give_up_s, f"no {count} records in {DEADLINE_S} s:\n{said}"
+        time.sleep(0.01)
+    return "final" not in output.read_text()
 
 
 def finals(path: Path) -> dict[str, str]:
@@ -72,7 +87,7 @@ def test_gpt_alone_killed_and_resumed_has_the_same_bits(warm_torch: Warm, tmp_pa
     gpt = [str(EXAMPLES / "train_gpt.py"), "--steps", "16", "--global-batch", "4", "--layers", "1"]
     alone(warm_torch, tmp_path, *gpt, "--checkpoint-dir", "whole", "--out", "whole.txt", "--workers", "1")
     parts = [*gpt, "--checkpoint-dir", "parts", "--checkpoint-every-steps", "5", "--out", "parts.txt"]
-    kill_after_commits(warm_torch, 1, tmp_path, [*parts, "--step-time", "0.2"], 2)
+    kill_after_commits(warm_torch, 1, tmp_path, parts, 2)
     alone(warm_torch, tmp_path, *parts)
     assert finals(tmp_path / "whole.txt") == finals(tmp_path / "parts.txt") != {}
 
@@ -82,7 +97,7 @@ def test_gpt_of_three_ranks_killed_and_resumed_has_the_same_bits(warm_torch: War
     gpt = [str(EXAMPLES / "train_gpt.py"), "--steps", "8", "--global-batch", "6", "--layers", "1"]
     together(warm_torch, 3, tmp_path, *gpt, "--checkpoint-dir", "whole", "--out", "whole.txt")
     parts = [*gpt, "--checkpoint-dir", "parts", "--checkpoint-every-steps", "2", "--out", "parts.txt"]
-    kill_after_commits(warm_torch, 3, tmp_path, [*parts, "--step-time", "0.4"], 2)
+    kill_after_commits(warm_torch, 3, tmp_path, parts, 2)
     together(warm_torch, 3, tmp_path, *parts)
     whole = finals(tmp_path / "whole.txt")
     assert whole == finals(tmp_path / "parts.txt")

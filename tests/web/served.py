@@ -16,7 +16,10 @@ from keepstep.web.options import WebOptions
 from keepstep.web.serving import serve
 
 Result = TypeVar("Result")
-START_WAIT_S = 60.0
+WAIT_S = 120.0
+"""For whatever the server does."""
+PATIENT = WebOptions(owner_token=OWNER_TOKEN, patience_s=600.0)
+"""The machine may stand still between the two halves of a request of ours."""
 
 
 class Served:
@@ -27,20 +30,20 @@ class Served:
         extra_routes: Sequence[Any] = (),
     ) -> None:  # fmt: skip
         self._make = rig
-        self._options = options or WebOptions(owner_token=OWNER_TOKEN)
+        self._options = options or PATIENT
         self._extra = extra_routes
         self.loop = asyncio.new_event_loop()
         self._ready = threading.Event()
         self._thread = threading.Thread(target=self._run, name="served")
         self._thread.start()
-        assert self._ready.wait(START_WAIT_S), "the server does not come up"
+        assert self._ready.wait(WAIT_S), "the server does not come up"
         self.http = self.client(OWNER_TOKEN)
 
     def client(self, token: str = "", **headers: str) -> httpx.Client:
         """To be closed by whoever asks for it."""
         if token:
             headers["Authorization"] = f"Bearer {token}"
-        return httpx.Client(base_url=self.url, headers=headers, timeout=START_WAIT_S)
+        return httpx.Client(base_url=self.url, headers=headers, timeout=WAIT_S)
 
     def do(self, act: Callable[[Rig], Awaitable[Result]]) -> Result:
         """Something in the server's event loop."""
@@ -48,7 +51,7 @@ class Served:
         async def call() -> Result:
             return await act(self.rig)
 
-        return asyncio.run_coroutine_threadsafe(call(), self.loop).result(START_WAIT_S)
+        return asyncio.run_coroutine_threadsafe(call(), self.loop).result(WAIT_S)
 
     def token(self, role: Role, *tenants: str, name: str = "") -> str:
         return self.do(lambda rig: rig.token(name or role.value, role, tenants))
@@ -59,16 +62,14 @@ class Served:
     def close(self) -> None:
         self.http.close()
         self.loop.call_soon_threadsafe(self._stop.set)
-        self._thread.join(START_WAIT_S)
+        self._thread.join(WAIT_S)
         assert not self._thread.is_alive(), "the server does not end"
 
     def _run(self) -> None:
-        asyncio.set_event_loop(self.loop)
-        try:
-            self.loop.run_until_complete(self._live())
-        finally:
-            self.loop.run_until_complete(self.loop.shutdown_asyncgens())
-            self.loop.close()
+        with asyncio.Runner(
+            loop_factory=lambda: self.loop
+        ) as runner:  # leaves no task behind, which would end anywhere later
+            runner.run(self._live())
 
     async def _live(self) -> None:
         self._stop = asyncio.Event()

@@ -10,7 +10,7 @@ from keepstep.cli.terminal import StateDirOption, fail
 
 if TYPE_CHECKING:
     from keepstep.server.alert_file import AlertFile
-    from keepstep.telemetry import Channel
+    from keepstep.telemetry import Channel, Level
 
 alerts = typer.Typer(help="Who is told when something needs a person.", no_args_is_help=True)
 
@@ -38,16 +38,23 @@ def _open(state_dir: str | None, file: Path | None) -> "tuple[Path, AlertFile, l
     return path, read, channels
 
 
+def _least(read: "AlertFile", channel: "Level") -> "Level":
+    """The file's own level holds for every channel; a channel can only ask for less."""
+    from keepstep.telemetry import LEVELS
+
+    return max(read.min_level, channel, key=LEVELS.index)
+
+
 @alerts.command("check")
 def check(state_dir: StateDirOption = None, file: FileOption = None) -> None:
     """Check alerts.toml and say who would be told of what; nothing is sent."""
     path, read, _ = _open(state_dir, file)
     for name, hook in read.webhook.items():
         signed = "signed" if hook.secret_file else "not signed"
-        typer.echo(f"webhook {name}: {hook.min_level} and above to {hook.url}, {signed}")
+        typer.echo(f"webhook {name}: {_least(read, hook.min_level)} and above to {hook.url}, {signed}")
     for name, mail in read.email.items():
         typer.echo(
-            f"email {name}: {mail.min_level} and above to {', '.join(mail.to)} through {mail.host}:{mail.port} "
+            f"email {name}: {_least(read, mail.min_level)} and above to {', '.join(mail.to)} through {mail.host}:{mail.port} "
             f"({mail.security})"
         )
     if read.heartbeat is not None:

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from keepstep.cli.terminal import JsonOption, StateDirOption, fail, moment, print_json
+from keepstep.cli.terminal import JsonOption, StateDirOption, fail, moment, print_json, said
 
 ca = typer.Typer(help="Certificates: the authority, who has one, and taking one back.", no_args_is_help=True)
 
@@ -80,6 +80,7 @@ def revoke(
     ],
     reason: Annotated[str, typer.Option(help="Why, for the record.", show_default=False)] = "",
     state_dir: StateDirOption = None,
+    json: JsonOption = False,
 ) -> None:
     """Take a certificate back, with all that it was renewed into. Its holder is refused from the next connection on."""
     from keepstep.cli.reading import act, ask
@@ -89,8 +90,7 @@ def revoke(
     known = ask(state_dir, "certificates", Certificates).certificates
     serials = [one.serial for one in known if one.name == which and one.state in ("good", "replaced")]
     for serial in serials or [which]:
-        act(state_dir, RevokeCertificate(serial=serial, reason=reason))
-        typer.echo(f"revoked {serial}")
+        said(f"{serial} is revoked", act(state_dir, RevokeCertificate(serial=serial, reason=reason)), json)
 
 
 @ca.command("renew")

@@ -67,6 +67,37 @@ def secrets_on_disk(state: StateDir) -> Iterator[Finding]:
         yield good(check, f"{len(present)} secret files looked at")
 
 
+def alerts(state: StateDir) -> Iterator[Finding]:
+    """Who is told when something needs a person: a file with a mistake is told now, not at the next start."""
+    from keepstep.review.wording import count
+    from keepstep.server.alert_file import read_alert_file
+    from keepstep.server.observability import FILE, open_email, open_webhook
+
+    path = state.path / FILE
+    if not path.exists():
+        if state.journal.exists() or state.address_file.exists():
+            yield note(
+                "alerts",
+                f"there is no {path}: nobody is told of anything",
+                "write one: docs/how-to/monitor-and-alert.md",
+            )
+        return
+    try:
+        read = read_alert_file(path)
+        for name, hook in read.webhook.items():
+            open_webhook(path, name, hook)
+        for name, mail in read.email.items():
+            open_email(path, name, mail)
+    except ValueError as error:
+        yield bad("alerts", str(error), "mend it, see `keepstep alerts check`, then start the server anew")
+        return
+    channels = len(read.webhook) + len(read.email)
+    if channels:
+        yield good("alerts", f"{count(channels, 'channel')} in {path}; `keepstep alerts test` tries them")
+    else:
+        yield note("alerts", f"{path} names no webhook and no email: nobody is told of anything", "name one")
+
+
 def journal(state: StateDir, database: str) -> Iterator[Finding]:
     """The whole chain is read: on a journal of gigabytes this takes a while."""
     from keepstep.adapters.database.opening import open_journal

@@ -15,7 +15,7 @@ from keepstep.cli.findings import Finding, bad, good, note
 from keepstep.server.state_dir import StateDir
 from keepstep.server.status_queries import Status
 
-ASK_TIMEOUT_S = 5.0
+ASK_TIMEOUT_S = 20.0
 CLOCK_BAD_S = 2.0
 """Certificates of minutes, and reading two logs side by side, need better than this."""
 CLOCK_ASKS = 3
@@ -58,12 +58,28 @@ def _of_itself(tool: ToolClient) -> Iterator[Finding]:
         yield note(
             "version", f"the server is {seen.version}, this is {__version__}", "use the same version on both sides"
         )
-    yield good("leader", f"leads under term {seen.term}, journal entry {seen.entry}")
+    yield _leader(seen)
     text = f"{offset_s:+.2f} s (± {doubt_s:.2f} s) against the server's"
     if abs(offset_s) > CLOCK_BAD_S + doubt_s:
         yield bad("clock", text, "keep the clocks of both machines right (NTP); restart a server whose clock was set")
     else:
         yield good("clock", text)
+
+
+def _leader(seen: Status) -> Finding:
+    under = f"under term {seen.term}, journal entry {seen.entry}"
+    if not seen.server:
+        return good("leader", f"somebody leads {under}; a server of that version does not say who")
+    if seen.leads:
+        return good("leader", f"server {seen.server} leads {under}: the one that answers")
+    if seen.leader:
+        at = f" at {seen.leader_address}" if seen.leader_address else ""
+        return good("leader", f"server {seen.leader}{at} leads {under}; server {seen.server}, which answers, follows")
+    return bad(
+        "leader",
+        f"nobody leads: server {seen.server} follows, and shows how things were at journal entry {seen.entry}",
+        "see that the database answers and that a server without --follow runs; it then takes over by itself",
+    )
 
 
 def _clocks(tool: ToolClient) -> tuple[Status, float, float]:

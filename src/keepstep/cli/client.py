@@ -14,12 +14,16 @@ if TYPE_CHECKING:
     from keepstep.server.state_dir import StateDir
 
 
+ANSWER_WAIT_S = 30.0
+"""A server whose disk stalls for seconds is not gone; whoever does not want to wait has Ctrl-C."""
+
+
 def named_server() -> str:
     """Where KEEPSTEP_SERVER points; empty where it is not set: then the state directory says it."""
     return os.environ.get(environment.SERVER, "")
 
 
-def open_tool(state: "StateDir", *, timeout_s: float = 10.0) -> ToolClient | None:
+def open_tool(state: "StateDir", *, timeout_s: float = ANSWER_WAIT_S) -> ToolClient | None:
     """None where no server has run in the state directory yet, and none is named.
 
     Raises ServerGone, ServerRefused, and ValueError for an address that is none.

@@ -1,13 +1,10 @@
 """Commands by which a person speaks: stop, hold, unhold, approve, deny. Each is one request; the server judges it."""
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from keepstep.cli.terminal import StateDirOption
-
-if TYPE_CHECKING:
-    from keepstep.wire.requests import Accepted
+from keepstep.cli.terminal import JsonOption, StateDirOption, said
 
 ReasonOption = Annotated[str, typer.Option(help="Why, for the record.", show_default=False)]
 ResourceArgument = Annotated[
@@ -22,47 +19,46 @@ def stop(
     job: Annotated[str, typer.Argument(help="As `keepstep jobs` lists it.", show_default=False)],
     reason: ReasonOption = "",
     state_dir: StateDirOption = None,
+    json: JsonOption = False,
 ) -> None:
     """End a job: its ranks get SIGTERM, then SIGKILL."""
     from keepstep.cli.reading import act
     from keepstep.wire.requests import StopJob
 
-    _said(f"{job} is being ended", act(state_dir, StopJob(job=job, reason=reason)))
+    said(f"{job} is being ended", act(state_dir, StopJob(job=job, reason=reason)), json)
 
 
-def hold(resource: ResourceArgument, reason: ReasonOption = "", state_dir: StateDirOption = None) -> None:
+def hold(
+    resource: ResourceArgument, reason: ReasonOption = "", state_dir: StateDirOption = None, json: JsonOption = False
+) -> None:
     """Keep new work off a node or a device until you lift it again."""
     from keepstep.cli.reading import act
     from keepstep.wire.requests import Hold
 
-    _said(f"{resource} is held by you", act(state_dir, Hold(resource=resource, reason=reason)))
+    said(f"{resource} is held by you", act(state_dir, Hold(resource=resource, reason=reason)), json)
 
 
-def unhold(resource: ResourceArgument, state_dir: StateDirOption = None) -> None:
+def unhold(resource: ResourceArgument, state_dir: StateDirOption = None, json: JsonOption = False) -> None:
     """Lift your own hold. Holds of others, and Keepstep's own, stay."""
     from keepstep.cli.reading import act
     from keepstep.wire.requests import Unhold
 
-    _said(f"your hold of {resource} is lifted", act(state_dir, Unhold(resource=resource)))
+    said(f"your hold of {resource} is lifted", act(state_dir, Unhold(resource=resource)), json)
 
 
-def approve(subject: SubjectArgument, state_dir: StateDirOption = None) -> None:
+def approve(subject: SubjectArgument, state_dir: StateDirOption = None, json: JsonOption = False) -> None:
     """Let an incident or a resource go on with what it waits for."""
-    _answer(subject, True, state_dir)
+    _answer(subject, True, state_dir, json)
 
 
-def deny(subject: SubjectArgument, state_dir: StateDirOption = None) -> None:
+def deny(subject: SubjectArgument, state_dir: StateDirOption = None, json: JsonOption = False) -> None:
     """Refuse what an incident or a resource waits for."""
-    _answer(subject, False, state_dir)
+    _answer(subject, False, state_dir, json)
 
 
-def _answer(subject: str, granted: bool, state_dir: str | None) -> None:
+def _answer(subject: str, granted: bool, state_dir: str | None, json: bool) -> None:
     from keepstep.cli.reading import act
     from keepstep.wire.requests import Decide
 
     word = "approved" if granted else "denied"
-    _said(f"{subject} is {word}", act(state_dir, Decide(subject=subject, granted=granted)))
-
-
-def _said(what: str, accepted: "Accepted") -> None:
-    typer.echo(f"{what}; journal entry {accepted.entry}")
+    said(f"{subject} is {word}", act(state_dir, Decide(subject=subject, granted=granted)), json)

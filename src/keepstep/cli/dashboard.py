@@ -14,7 +14,7 @@ from keepstep.cli.terminal import StateDirOption, fail
 if TYPE_CHECKING:
     from keepstep.server.state_dir import StateDir
 
-START_WAIT_S = 20.0
+START_WAIT_S = 60.0
 LOGIN_S = 12 * 3600.0
 """How long the link is good."""
 
@@ -31,8 +31,10 @@ def dashboard(
     Where the server shows none (the one that `keepstep run` starts for itself does not), this command serves it until Ctrl-C:
     it reads the journal, and passes what you ask on to the server.
     """
+    from keepstep.cli.needs import need
     from keepstep.cli.reading import state_of
 
+    need("httpx", "server")
     state = state_of(state_dir)
     if not state.journal.exists() and state.address() is None:
         fail(f"nothing is recorded in {state.path} yet; `keepstep run` or `keepstep server` begins")
@@ -66,7 +68,8 @@ def serving_url(state: "StateDir") -> str | None:
 
 def _login(state: "StateDir") -> str:
     """A token of one's own where a server leads; the owner's where only a journal is read."""
-    from keepstep.cli.reading import act
+    from keepstep.adapters.server_link.errors import ServerGone, ServerRefused
+    from keepstep.cli.client import open_tool
     from keepstep.server.registry import digest_of, new_secret
     from keepstep.wire.requests import IssueToken
 
@@ -75,8 +78,12 @@ def _login(state: "StateDir") -> str:
         digest=digest_of(secret), kind="api", role="admin", name=getpass.getuser(), expires_in_s=LOGIN_S
     )
     try:
-        act(str(state.path), request)
-    except typer.Exit:
+        tool = open_tool(state)
+        if tool is None:
+            return state.token()
+        with tool:
+            tool.act(request)
+    except (ServerGone, ServerRefused):
         return state.token()
     return secret
 

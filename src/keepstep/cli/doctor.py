@@ -51,6 +51,7 @@ def examine(state: "StateDir", database: str) -> "Iterator[Finding]":
         ("server", check_server.server),
         ("dashboard", check_server.http_api),
         ("certificates", check_machine.certificates),
+        ("alerts", check_machine.alerts),
         ("disk space", check_machine.disk),
         ("file system", check_machine.file_system),
         ("flush time", check_machine.flush_time),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from keepstep.cli.present import WatchOption, present, rows_or
+from keepstep.cli.present import LIMIT, LimitOption, WatchOption, cut, present, rows_or
 from keepstep.cli.terminal import JsonOption, StateDirOption, fail, moment, print_json, seconds
 from keepstep.core.drill import KINDS, DrillKind
 
@@ -130,15 +130,16 @@ def _now(item: "DrillView") -> str:
 @drill.command("list")
 def list_drills(
     job: Annotated[str, typer.Option(help="Of this job only.", show_default=False)] = "",
+    limit: LimitOption = LIMIT,
     state_dir: StateDirOption = None,
     json: JsonOption = False,
     watch: WatchOption = None,
 ) -> None:
     """List drills: what is under way, and how the last ones ended."""
-    from keepstep.cli.reading import ask
+    from keepstep.cli.reading import ask_list
     from keepstep.server.drill_views import Drills
 
-    present(lambda: ask(state_dir, "drills", Drills, job=job), _drills, json=json, watch=watch)
+    present(lambda: ask_list(state_dir, "drills", Drills, "drills", limit, job=job), _drills, json=json, watch=watch)
 
 
 def _drills(found: "Drills") -> list["RenderableType"]:
@@ -158,7 +159,8 @@ def _drills(found: "Drills") -> list["RenderableType"]:
             "".join(GOOD if mark.good else BAD for mark in item.marks) or "–",
             item.incident if item.state == "passed" else item.reason or item.incident or "–",
         )
-    return [rows_or(made, "no drill yet; `keepstep drill run JOB --kind kill-rank` begins one")]
+    empty = "no drill yet; `keepstep drill run JOB --kind kill-rank` begins one"
+    return [rows_or(made, empty), *cut(found.total, len(found.drills))]
 
 
 @drill.command("show")

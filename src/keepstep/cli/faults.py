@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from keepstep.cli.present import WatchOption, noted, present, rows_or
+from keepstep.cli.present import LIMIT, LimitOption, WatchOption, cut, noted, present, rows_or
 from keepstep.cli.terminal import JsonOption, StateDirOption, moment, print_json, seconds
 
 if TYPE_CHECKING:
@@ -17,17 +17,23 @@ fault = typer.Typer(help="One fault: a root cause on a resource or a domain.", n
 
 def faults(
     closed: Annotated[bool, typer.Option("--all", help="Also those that are over.")] = False,
+    find: Annotated[
+        str, typer.Option(help="With this in the id or the resource.", metavar="TEXT", show_default=False)
+    ] = "",
+    limit: LimitOption = LIMIT,
     state_dir: StateDirOption = None,
     json: JsonOption = False,
     watch: WatchOption = None,
 ) -> None:
     """List faults: root causes on resources, racks, switches and dependencies, with or without a job."""
-    from keepstep.cli.reading import ask
+    from keepstep.cli.reading import ask_list
     from keepstep.server.fault_views import Faults
 
-    empty = "no fault" if closed else "no open fault"
+    empty = "no fault fits" if find else "no fault" if closed else "no open fault"
     present(
-        lambda: ask(state_dir, "faults", Faults, closed=closed), lambda found: _faults(found, empty), json=json, watch=watch
+        lambda: ask_list(state_dir, "faults", Faults, "faults", limit, closed=closed, q=find),
+        lambda found: _faults(found, empty),
+        json=json, watch=watch,
     )  # fmt: skip
 
 
@@ -40,7 +46,7 @@ def _faults(found: "Faults", empty: str) -> list["RenderableType"]:
         acts = f"{item.resource_action}; job: {item.job_action}"
         what = f"{item.text} (seen {item.count}x)"
         made.add_row(item.id + state, item.resource, item.failure_class, f"{item.confidence:.0%}", what, acts)
-    return [rows_or(made, empty), *noted(found.note)]
+    return [rows_or(made, empty), *cut(found.total, len(found.faults)), *noted(found.note)]
 
 
 @fault.command("show")
@@ -81,15 +87,26 @@ def _lines(found: "FaultReport") -> list[str]:
     return lines
 
 
-def nodes(state_dir: StateDirOption = None, json: JsonOption = False, watch: WatchOption = None) -> None:
+def nodes(
+    find: Annotated[str, typer.Option(help="With this in the name.", metavar="TEXT", show_default=False)] = "",
+    limit: LimitOption = LIMIT,
+    state_dir: StateDirOption = None,
+    json: JsonOption = False,
+    watch: WatchOption = None,
+) -> None:
     """List nodes: who hears them and what that means, what their agents can see, open faults."""
-    from keepstep.cli.reading import ask
+    from keepstep.cli.reading import ask_list
     from keepstep.server.fault_views import Nodes
 
-    present(lambda: ask(state_dir, "nodes", Nodes), _nodes, json=json, watch=watch)
+    empty = "no node fits" if find else "no node has joined yet"
+    present(
+        lambda: ask_list(state_dir, "nodes", Nodes, "nodes", limit, q=find),
+        lambda found: _nodes(found, empty),
+        json=json, watch=watch,
+    )  # fmt: skip
 
 
-def _nodes(found: "Nodes") -> list["RenderableType"]:
+def _nodes(found: "Nodes", empty: str) -> list["RenderableType"]:
     from keepstep.cli.tables import table
 
     made = table("node", "means", "agent", "power", "sees", "does not see", "faults", flexible=("sees", "does not see"))
@@ -105,4 +122,4 @@ def _nodes(found: "Nodes") -> list["RenderableType"]:
             ", ".join(blind) or "–",
             ", ".join(item.faults) or "–",
         )
-    return [rows_or(made, "no node has joined yet")]
+    return [rows_or(made, empty), *cut(found.total, len(found.nodes))]

@@ -7,6 +7,7 @@ it waits for the server to say how the job ended.
 import asyncio
 import contextlib
 import getpass
+import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -17,6 +18,7 @@ from typing import Any
 from keepstep.adapters.local import LocalHost, procfs
 from keepstep.adapters.server_link.address import Address, parse_addresses
 from keepstep.adapters.server_link.credentials import Credentials
+from keepstep.adapters.server_link.errors import NoLeader, ServerGone
 from keepstep.adapters.server_link.tool import ToolClient
 from keepstep.cli.embedded import EmbeddedServer, ServerWillNotStart
 from keepstep.cli.link import FrontLink
@@ -31,6 +33,7 @@ LEAVE_WAIT_S = 20.0
 ORPHAN_WAIT_S = 15.0
 """How long the server has to end a job whose launchers are all gone."""
 KILL_SWEEP_WAIT_S = 2.0
+REACH_TRIES = 3
 KILLED_EXIT_CODE = 130
 
 
@@ -75,8 +78,7 @@ class Front:
     async def run(self) -> int:
         """The job's exit code. Raises ServerWillNotStart (there is no server to begin with), ServerRefused, ValueError."""
         self._server = EmbeddedServer(self.plan.state)
-        address = await asyncio.to_thread(self._server.ensure)
-        await asyncio.to_thread(refuse_taken_name, address, self.plan.state, self.plan.job)
+        address = await asyncio.to_thread(reach, self._server, self.plan.state, self.plan.job)
         credentials = Credentials.of(str(self.plan.state.path), {})
         self._link = FrontLink(self.plan.job, self.plan.run, credentials, self._find_servers)
         loop = asyncio.get_running_loop()
@@ -129,6 +131,7 @@ class Front:
             "--state-dir",
             str(self.plan.state.path),
             "--die-with-parent",
+            str(os.getpid()),
             "--run",
             self.plan.run,
             *(("--spare",) if node in self.plan.spares else ()),
@@ -273,6 +276,22 @@ def _in_a_line(line: IncidentLine) -> str:
     lost = f"{line.lost_steps} steps lost" if line.lost_steps is not None else "not closed"
     cause = line.summary or line.cause or "undiagnosed"
     return f"{line.id}: {cause} — {line.state}, {lost}, {took}; keepstep incident show {line.id}"
+
+
+def reach(server: EmbeddedServer, state: StateDir, job: JobId) -> str:
+    """The address of a server that has no such job yet. One that answered may have been on its way out, seen off by a run that
+    has just ended: then another one is started. Raises what EmbeddedServer and refuse_taken_name raise."""
+    tries = 1
+    while True:
+        address = server.ensure()
+        try:
+            refuse_taken_name(address, state, job)
+        except (ServerGone, NoLeader):
+            if tries == REACH_TRIES:
+                raise
+            tries += 1
+        else:
+            return address
 
 
 def refuse_taken_name(address: str, state: StateDir, job: JobId) -> None:

@@ -1,13 +1,15 @@
 """``keepstep incidents``, ``approvals`` and ``incident show``. Owns their tables; all content comes from the read side."""
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from keepstep.cli.present import WatchOption, noted, present, rows_or
-from keepstep.cli.terminal import JsonOption, StateDirOption, moment, seconds, step
+from keepstep.cli.present import LIMIT, LimitOption, WatchOption, cut, noted, present, rows_or
+from keepstep.cli.terminal import JsonOption, StateDirOption, fail, moment, seconds, step
 
 if TYPE_CHECKING:
+    import enum
+
     from rich.console import RenderableType
 
     from keepstep.server.views import ActionView, AttemptView, IncidentLine, IncidentReport, Incidents, OrderView
@@ -17,19 +19,62 @@ incident = typer.Typer(help="One incident, from evidence to verdict.", no_args_i
 
 def incidents(
     job: Annotated[str | None, typer.Option(help="Of this job only.", show_default=False)] = None,
+    node: Annotated[str, typer.Option(help="Of this node only: a suspect in it, or lost.", show_default=False)] = "",
+    state: Annotated[
+        str, typer.Option(help="In this state only: waiting, recovered, escalated, …", show_default=False)
+    ] = "",
+    cause: Annotated[str, typer.Option(help="Of this cause only: device, network, …", show_default=False)] = "",
+    find: Annotated[
+        str, typer.Option(help="With this in id, job, summary or resources.", metavar="TEXT", show_default=False)
+    ] = "",
+    since: Annotated[
+        str | None,
+        typer.Option(
+            help="Open, or ended since then: YYYY-MM-DD, with Thh:mm if wanted (UTC), or so far back: 36h, 7d, 4w.",
+            show_default=False,
+        ),
+    ] = None,
+    open: Annotated[bool, typer.Option("--open", help="Only those that are open.")] = False,
     starts: Annotated[bool, typer.Option("--starts", help="Also the first start of each job.")] = False,
+    limit: LimitOption = LIMIT,
     state_dir: StateDirOption = None,
     json: JsonOption = False,
     watch: WatchOption = None,
 ) -> None:
-    """List incidents: cause, what was restored, what it cost."""
-    from keepstep.cli.reading import ask
+    """List incidents: cause, what was restored, what it cost. The newest stand last."""
+    from keepstep.cli.reading import ask_list
+    from keepstep.core.incident import Cause, IncidentState
     from keepstep.server.views import Incidents
 
-    present(lambda: ask(state_dir, "incidents", Incidents, job=job, starts=starts), _incidents, json=json, watch=watch)
+    _check("state", state, IncidentState)
+    _check("cause", cause, Cause)
+    asked: dict[str, Any] = {"job": job, "node": node, "state": state, "cause": cause, "q": find, "starts": starts}
+    asked |= {"open": True} if open else {}
+    asked |= {"since_s": _begin(since)} if since is not None else {}
+    narrow = bool(job or node or state or cause or find or since is not None or open)
+    present(
+        lambda: ask_list(state_dir, "incidents", Incidents, "incidents", limit, **asked),
+        lambda found: _incidents(found, "no incident fits" if narrow else "no incident"),
+        json=json, watch=watch,
+    )  # fmt: skip
 
 
-def _incidents(found: "Incidents") -> list["RenderableType"]:
+def _check(what: str, value: str, known: "type[enum.Enum]") -> None:
+    names = [one.value for one in known]
+    if value and value not in names:
+        fail(f"there is no {what} {value!r}; there are {', '.join(names)}", 2)
+
+
+def _begin(since: str) -> float:
+    from keepstep.cli.moments import moment_s
+
+    try:
+        return moment_s(since)
+    except ValueError as error:
+        fail(str(error), 2)
+
+
+def _incidents(found: "Incidents", empty: str = "no incident") -> list["RenderableType"]:
     from keepstep.cli.tables import table
 
     columns = ("incident", "job", "state", "cause", "what", "lost", "took")
@@ -44,7 +89,7 @@ def _incidents(found: "Incidents") -> list["RenderableType"]:
             step(line.lost_steps),
             seconds(line.downtime_s),
         )
-    return [rows_or(made, "no incident"), *noted(found.note)]
+    return [rows_or(made, empty), *cut(found.total, len(found.incidents)), *noted(found.note)]
 
 
 def _what(line: "IncidentLine") -> str:
@@ -54,11 +99,13 @@ def _what(line: "IncidentLine") -> str:
 
 def approvals(state_dir: StateDirOption = None, json: JsonOption = False, watch: WatchOption = None) -> None:
     """List what waits for a person: `keepstep approve ID` lets it go on, `keepstep deny ID` refuses."""
-    from keepstep.cli.reading import ask
+    from keepstep.cli.reading import ask_list
     from keepstep.server.views import Incidents
 
     present(
-        lambda: ask(state_dir, "incidents", Incidents, state="waiting", open=True, starts=True),
+        lambda: ask_list(
+            state_dir, "incidents", Incidents, "incidents", 0, state="waiting", open=True, starts=True
+        ),
         _approvals, json=json, watch=watch,
     )  # fmt: skip
 
@@ -110,11 +157,12 @@ def _head(report: "IncidentReport") -> list["RenderableType"]:
     if line.drill:
         parts.append(Text(f"a drill: nothing failed by itself; keepstep drill show {line.drill}"))
     if line.verdict:
-        parts.append(Text(f"verdict: {line.verdict} (verified at step {step(report.verified_step)})"))
+        verified = f" (verified at step {step(report.verified_step)})" if line.state == "recovered" else ""
+        parts.append(Text(f"verdict: {line.verdict}{verified}"))
     if line.waits_for:
-        parts.append(
-            Text(f"waits for {line.waits_for}; answer: keepstep approve {line.id}, or keepstep deny {line.id}")
-        )
+        parts.append(Text(f"waits for: {line.waits_for}"))
+    if line.state == "waiting":
+        parts.append(Text(f"answer: keepstep approve {line.id}, or keepstep deny {line.id}"))
     return parts
 
 

@@ -57,6 +57,13 @@ def open_any(path: Path | str | None, state_dir: str | None, *, read_only: bool 
         fail(str(error))
 
 
+def _archive_of(archive: Path | None, path: Path | None, state_dir: str | None) -> Path:
+    """Where the archive files are: as said, else beside the journal file, else in the state directory."""
+    from keepstep.cli.reading import state_of
+
+    return archive or (state_of(state_dir).path if path is None else path.parent) / "archive"
+
+
 def seconds_of(text: str) -> float:
     """``90d``, ``12h``, ``30m``, ``45s``. Raises typer.BadParameter."""
     number, unit = text[:-1], text[-1:]
@@ -75,12 +82,11 @@ def verify(
 ) -> None:
     """Check the hash chain from the first entry to the last, over archive files and the journal. Exit code 1 names the
     first bad entry."""
-    from keepstep.cli.reading import state_of
     from keepstep.ports import JournalCorrupt
     from keepstep.server.compaction import prove
 
     given = path or database
-    directory = archive or (state_of(state_dir).path / "archive" if path is None else path.parent / "archive")
+    directory = _archive_of(archive, path, state_dir)
     if archive is not None and not archive.is_dir():
         fail(f"there is no folder {archive}")
     opened = open_any(given, state_dir)
@@ -121,19 +127,32 @@ def show(
         int | None,
         typer.Option(help="Only entries with a higher number.", metavar="SEQ", show_default=False),
     ] = None,
+    about: Annotated[
+        str,
+        typer.Option(
+            help="Only entries on this: a job, an incident, a fault, node/NODE, device/NODE/SLOT, a serial number, "
+            "fact:RequestRefused (any kind of fact), stage:isolate.",
+            metavar="SUBJECT", show_default=False,
+        ),
+    ] = "",
+    archive: ArchiveOption = None,
     database: DatabaseOption = None,
     state_dir: StateDirOption = None,
     json: Annotated[bool, typer.Option("--json", help="Print each entry whole, one JSON document a line.")] = False,
-) -> None:
-    """Print the journal, one entry a line: facts with what they say, decisions with their reasons."""
+) -> None:  # fmt: skip
+    """Print the journal, one entry a line: facts with what they say, decisions with their reasons. Those that were moved into
+    archive files come first."""
     import msgspec
 
+    from keepstep.cli.entries import entries, gap
     from keepstep.ports import JournalCorrupt
 
     opened = open_any(path or database, state_dir)
+    directory = _archive_of(archive, path, state_dir)
     try:
-        begin = opened.journal.first() - 1 if after is None else after
-        for entry in opened.journal.read(begin):
+        if missing := gap(opened.journal, directory, after or 0):
+            typer.echo(f"keepstep: {missing}", err=True)
+        for entry in entries(opened.journal, directory, after or 0, about):
             typer.echo(msgspec.json.encode(entry).decode() if json else _line(entry))
     except JournalCorrupt as error:
         fail(str(error))

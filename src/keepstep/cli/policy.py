@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from keepstep.cli.terminal import JsonOption, StateDirOption, fail, print_json
+from keepstep.cli.terminal import JsonOption, StateDirOption, fail, print_json, said
 
 policy = typer.Typer(help="The policy: every limit, deadline and permission.", no_args_is_help=True)
 
@@ -52,7 +52,7 @@ def check(file: FileArgument) -> None:
 
 
 @policy.command("set")
-def set_(file: FileArgument, state_dir: StateDirOption = None) -> None:
+def set_(file: FileArgument, state_dir: StateDirOption = None, json: JsonOption = False) -> None:
     """Let a policy hold from now on, in place of the one before. An empty file goes back to the built-in one."""
     from keepstep.cli.reading import act
     from keepstep.server.policy_file import read_policy
@@ -63,8 +63,7 @@ def set_(file: FileArgument, state_dir: StateDirOption = None) -> None:
         read_policy(text)
     except ValueError as error:
         fail(f"{file}: {error}")
-    accepted = act(state_dir, SetPolicy(overrides=text))
-    typer.echo(f"set; journal entry {accepted.entry}")
+    said("set", act(state_dir, SetPolicy(overrides=text)), json)
 
 
 def _read(file: Path) -> str:

@@ -26,6 +26,12 @@ WatchOption = Annotated[
 ]
 
 
+LimitOption = Annotated[
+    int, typer.Option(help="Rows at most; 0 for all there are.", metavar="N", min=0, show_default=True)
+]
+LIMIT = 500
+
+
 def present(
     look: Callable[[], View], draw: Callable[[View], Sequence["RenderableType"]], *, json: bool, watch: float | None
 ) -> None:
@@ -50,6 +56,11 @@ def present(
 def rows_or(made: "Table", empty: str) -> "RenderableType":
     """The table; ``empty`` in words where it has no rows."""
     return made if made.row_count else empty
+
+
+def cut(total: int, shown: int) -> tuple[str, ...]:
+    """A line below the table, where it has not all there is."""
+    return (f"{shown:,} of {total:,}; narrow it down, or see all with --limit 0",) if total > shown else ()
 
 
 def noted(note: str) -> tuple[str, ...]:

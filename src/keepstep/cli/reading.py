@@ -1,6 +1,9 @@
 """Where an answer comes from: the server if one runs, else the journal. Owns that choice; must not start a server."""
 
+import os
 import secrets
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -13,6 +16,8 @@ if TYPE_CHECKING:
     from keepstep.wire.requests import Accepted, Request
 
 Answer = TypeVar("Answer")
+Query = Callable[..., Any]
+"""Whoever answers: ``query(what, kind, **args)`` of a server or of a journal gives a ``kind``."""
 
 
 def state_of(state_dir: str | None) -> "StateDir":
@@ -23,6 +28,33 @@ def state_of(state_dir: str | None) -> "StateDir":
 
 def ask(state_dir: str | None, what: str, kind: type[Answer], **args: Any) -> Answer:
     """The answer to a question of ``server.queries``; ends the program where there is none."""
+    return _asked(state_dir, _single(what, kind, args))
+
+
+def ask_list(state_dir: str | None, what: str, kind: type[Answer], rows: str, limit: int, **args: Any) -> Answer:
+    """As ``ask``, of a list: over as many pages as ``limit`` rows take, 0 for all. ``rows`` is the field that has them."""
+    return _asked(state_dir, lambda query: _pages(query, what, kind, rows, limit or sys.maxsize, **args))
+
+
+def _pages(query: Query, what: str, kind: type[Answer], rows: str, limit: int, **args: Any) -> Answer:
+    """The last page's answer, with the rows of all. What closes between two pages comes twice: it is kept once."""
+    import msgspec
+
+    from keepstep.server.paging import LIMIT_MAX
+
+    found: dict[object, Any] = {}
+    cursor = ""
+    while True:
+        page: Any = query(what, kind, cursor=cursor, limit=min(LIMIT_MAX, limit - len(found)), **args)
+        for row in getattr(page, rows):
+            found.setdefault(getattr(row, "id", len(found)), row)
+        cursor = page.next
+        if not cursor or len(found) >= limit:
+            whole: Answer = msgspec.structs.replace(page, **{rows: tuple(found.values())})
+            return whole
+
+
+def _asked(state_dir: str | None, use: Callable[[Query], Answer]) -> Answer:
     from keepstep.adapters.server_link.errors import ServerGone, ServerRefused
     from keepstep.cli.client import named_server, open_tool
 
@@ -31,44 +63,58 @@ def ask(state_dir: str | None, what: str, kind: type[Answer], **args: Any) -> An
         tool = open_tool(state)
         if tool is not None:
             with tool:
-                return tool.query(what, kind, **args)
+                return use(tool.query)
     except ServerGone as error:
         if named_server():
             fail(str(error))
         # It does not run: the journal knows the same.
     except (ServerRefused, ValueError) as error:
         fail(str(error))
-    return _from_journal(state, what, kind, args)
-
-
-def _from_journal(state: "StateDir", what: str, kind: type[Answer], args: dict[str, Any]) -> Answer:
     nothing = f"nothing is recorded in {state.path} yet; `keepstep run` begins, or name another --state-dir"
-    return ask_file(state.journal, what, kind, nothing, **args)
+    return _from_journal(os.environ.get("KEEPSTEP_DATABASE") or state.journal, use, nothing)
 
 
-def ask_file(path: Path, what: str, kind: type[Answer], missing: str = "", **args: Any) -> Answer:
-    """The answer from a journal file alone, wherever it was copied to. ``missing``: what to say where it is not there."""
+def ask_file(path: Path, what: str, kind: type[Answer], **args: Any) -> Answer:
+    """The answer from a journal file alone, wherever it was copied to."""
+    return _from_journal(path, _single(what, kind, args), f"there is no journal file {path}")
+
+
+def _single(what: str, kind: type[Answer], args: dict[str, Any]) -> Callable[[Query], Answer]:
+    def use(query: Query) -> Answer:
+        found: Answer = query(what, kind, **args)
+        return found
+
+    return use
+
+
+def _from_journal(where: Path | str, use: Callable[[Query], Answer], missing: str) -> Answer:
+    """``where``: a file, or the URL of a database. ``missing``: what to say where it is not there."""
     from keepstep.adapters.database.opening import open_database
     from keepstep.ports import JournalCorrupt, JournalSchemaNewer, JournalUnavailable
     from keepstep.server.desk import Desk, UnknownSubject
     from keepstep.server.queries import answer
 
     try:
-        database = open_database(path, read_only=True)
+        database = open_database(where, read_only=True)
     except FileNotFoundError:
-        fail(missing or f"there is no journal file {path}")
-    except (JournalCorrupt, JournalSchemaNewer, JournalUnavailable) as error:
+        fail(missing)
+    except (JournalCorrupt, JournalSchemaNewer, JournalUnavailable, ValueError) as error:
         fail(str(error))
     try:
         books = read_books(database)
-        found = answer(Desk(books, None, books.history.last_s, database.journal), what, args)
-    except (JournalCorrupt, UnknownSubject, ValueError) as error:
+        desk = Desk(books, None, books.history.last_s, database.journal)
+
+        def query(what: str, kind: type[Answer], /, **args: Any) -> Answer:
+            found = answer(desk, what, args)
+            if not isinstance(found, kind):
+                raise TypeError(f"{what} answers {type(found).__name__}, not {kind.__name__}")
+            return found
+
+        return use(query)
+    except (JournalCorrupt, JournalUnavailable, UnknownSubject, ValueError) as error:
         fail(str(error))
     finally:
         database.close()
-    if not isinstance(found, kind):
-        raise TypeError(f"{what} answers {type(found).__name__}, not {kind.__name__}")
-    return found
 
 
 def read_books(database: "Database") -> "Books":

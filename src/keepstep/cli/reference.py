@@ -17,6 +17,9 @@ Written by `python -m keepstep.cli.reference`; do not edit. Where a server of th
 else they read the journal. Exit codes: 0 well, 1 could not, 2 wrong input; `keepstep run` ends with the job's own,
 `keepstep diagnose` with 3 where it found an incident, and `keepstep checkpoint` also has 3 for a key that is missing, stale or
 wrong, and 4 for a store that fails.
+
+`keepstep --install-completion` teaches your shell the commands and options. Lists show 500 rows and say so where there are
+more: narrow them down, or `--limit 0`. Times are local, in tables; what `--since` and `--until` are given is UTC.
 """
 
 

@@ -75,7 +75,7 @@ def server(
 ) -> None:
     """Run the control plane in the foreground: the loop, the journal, API and dashboard.
 
-    One server per state directory: a second one says so and leaves.
+    One server per state directory: a second one says so and leaves with exit code 75, so that a service manager tries again.
     """
     from keepstep.server.wiring import main
 

@@ -1,9 +1,12 @@
 """How the CLI speaks: errors, JSON, numbers, the console. Owns spelling only."""
 
 import sys
-from typing import Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
+
+if TYPE_CHECKING:
+    from keepstep.wire.requests import Accepted
 
 StateDirOption = Annotated[
     str | None,
@@ -28,6 +31,14 @@ def print_json(view: Any) -> None:
     import msgspec
 
     sys.stdout.write(msgspec.json.format(msgspec.json.encode(view), indent=2).decode() + "\n")
+
+
+def said(what: str, accepted: "Accepted", json: bool) -> None:
+    """What a person asked for is in the journal."""
+    if json:
+        print_json(accepted)
+    else:
+        typer.echo(f"{what}; journal entry {accepted.entry}")
 
 
 def seconds(value: float | None) -> str:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from keepstep.cli.terminal import JsonOption, StateDirOption, fail, print_json
+from keepstep.cli.terminal import JsonOption, StateDirOption, fail, print_json, said
 
 token = typer.Typer(help="Tokens: who may come in, and as whom.", no_args_is_help=True)
 
@@ -143,9 +143,10 @@ def list_(state_dir: StateDirOption = None, json: JsonOption = False) -> None:
 def revoke(
     id: Annotated[str, typer.Argument(metavar="ID", help="As `keepstep token list` shows it.", show_default=False)],
     state_dir: StateDirOption = None,
+    json: JsonOption = False,
 ) -> None:
     """Take a token back. A certificate that it bought stays: revoke that with `keepstep ca revoke`."""
     from keepstep.cli.reading import act
     from keepstep.wire.requests import RevokeToken
 
-    act(state_dir, RevokeToken(id=id))
+    said(f"{id} is revoked", act(state_dir, RevokeToken(id=id)), json)

@@ -28,7 +28,7 @@ from keepstep.review.postmortem import Postmortem
 from keepstep.server import access_views, drill_views, fault_views, health_views, http_views, journal_views, views
 from keepstep.server.precision import PrecisionReport
 from keepstep.server.whereabouts import Whereabouts
-from keepstep.wire.requests import Accepted
+from keepstep.wire.requests import API_TOKEN_LIFE_S, Accepted
 
 if TYPE_CHECKING:
     import httpx
@@ -259,9 +259,9 @@ class Client:
         return self._pages(calls.tokens(self._page))
 
     def create_token(
-        self, name: str, role: str, *, tenants: Sequence[str] = (), expires_in_s: float | None = None
+        self, name: str, role: str, *, tenants: Sequence[str] = (), expires_in_s: float | None = API_TOKEN_LIFE_S
     ) -> http_views.TokenMade:
-        """An API token. Its secret is in the answer and nowhere else."""
+        """An API token; one that expires in None never does. Its secret is in the answer and nowhere else."""
         wanted = http_views.NewToken(name=name, role=role, tenants=tuple(tenants), expires_in_s=expires_in_s)
         return self._send(calls.create_token(wanted))
 

@@ -227,7 +227,7 @@ class Incident(Struct, kw_only=True):
     verdict: str = ""
     lost_steps: int = 0
     downtime_s: float = 0.0
-    """From the first evidence to the first new step that all ranks completed."""
+    """From the first evidence to the first new step that all ranks completed; to its end where it was not recovered."""
 
     @property
     def attempt(self) -> Attempt:

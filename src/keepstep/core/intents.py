@@ -161,6 +161,8 @@ class Inject(Struct, frozen=True, kw_only=True, tag=True):
     kind: DrillKind
     rank: int | None = None
     """None for the whole node."""
+    for_s: float = 0.0
+    """A stopped rank goes on after so long, where nobody ended it. 0: never, as launchers of before took it."""
 
 
 class OpenRepair(Struct, frozen=True, kw_only=True, tag=True):

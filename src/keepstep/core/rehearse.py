@@ -21,6 +21,10 @@ SCHEDULE = "schedule"
 _DAY_S = 86_400.0
 _SPREAD = 7919
 """A prime: drills that follow each other hit ranks far apart."""
+_WATCHED_FOR = 4
+"""Times the limit. Something later than that limit is still worth to be scored: how late it was is the finding."""
+_STOPPED_FOR = 5
+"""Times the limit: longer than it is watched."""
 _LOOKS_LIKE: dict[DrillKind, tuple[Cause, ...]] = {
     "kill-rank": (Cause.HOST_SOFTWARE,),
     "stop-rank": (Cause.HOST_SOFTWARE, Cause.APPLICATION, Cause.UNKNOWN),
@@ -132,7 +136,7 @@ def _begin(drill: Drill, job: Job, world: World, policy: Policy, now_s: float) -
     target = None if drill.kind == "lose-node" else rank
     order = Inject(
         job=job.id, node=node, session=job.launchers[node].session, generation=job.generation, drill=drill.id,
-        kind=drill.kind, rank=target,
+        kind=drill.kind, rank=target, for_s=_STOPPED_FOR * policy.drills.detect_s,
     )  # fmt: skip
     moved = MoveDrill(drill=drill.id, to=DrillState.INJECTED, node=node, rank=target, generation=job.generation)
     reason = f"{drill.kind} against {spelled(target, node)}, asked for by {drill.by}"
@@ -150,13 +154,13 @@ def _noticed(drill: Drill, job: Job, world: World, policy: Policy, now_s: float)
         )
         reason = f"{leading.id} was opened {late_s:.2f} s after the order"
         return Decision(stage="rehearse", subject=drill.id, reason=reason, changes=changes)
-    # Something later than its limit is still worth to be scored: how late it was is the finding.
-    patience_s = 4 * policy.drills.detect_s
+    patience_s = _WATCHED_FOR * policy.drills.detect_s
     if now_s - drill.watched_s < patience_s:
         return None
     text = f"nothing was noticed within {patience_s:.0f} s"
     if drill.kind == "stop-rank" and drill.node is not None:
-        text += f"; {spelled(drill.rank, drill.node)} may still be stopped: look with `keepstep ranks {job.id}`"
+        on_s = max(0.0, drill.injected_s + _STOPPED_FOR * policy.drills.detect_s - now_s)
+        text += f"; {spelled(drill.rank, drill.node)} goes on by itself in {on_s:.0f} s"
     missed = Mark(question="detected", good=False, text=text)
     return _end(drill, DrillState.FAILED, missed.text, (missed,))
 

@@ -40,7 +40,9 @@ def _step_of_symptoms(incident: Incident) -> int:
 
 
 def _downtime_s(incident: Incident) -> float:
-    """From the first evidence to the first step of the generation that recovered."""
+    """From the first evidence to the first step of the generation that recovered; to the end where none did."""
+    if incident.state is not IncidentState.RECOVERED:
+        return 0.0 if incident.state is IncidentState.NO_FAULT else incident.entered_s - incident.opened_s
     started = max((at for state, at in incident.timeline if state == IncidentState.RESTARTING.value), default=None)
     if started is None:
         return 0.0

@@ -37,14 +37,16 @@ def select(incident: Incident, world: World, policy: Policy, now_s: float) -> De
     found = candidates(job, attempt)
     if found:
         return _propose(incident, job, found[0])
-    if _had_any(job, attempt) and not (
-        policy.approvals.start_from_nothing or incident.granted is IncidentState.SELECTING
-    ):
+    approved = incident.granted is IncidentState.SELECTING
+    had_any = _had_any(job, attempt)
+    if had_any and not (policy.approvals.start_from_nothing or approved):
         return _nothing_valid(incident, job)
     return Decision(
         stage="select",
         subject=incident.id,
-        reason="no state was ever saved: the job starts from nothing",
+        reason=_why_nothing(job, approved=approved)
+        if had_any
+        else "no state was ever saved: the job starts from nothing",
         changes=(
             Choose(incident=incident.id, restore=None),
             MoveIncident(incident=incident.id, to=IncidentState.PLACING),
@@ -221,6 +223,11 @@ def _verify(job: Job, candidate: Candidate) -> tuple[Intent, ...]:
 def _had_any(job: Job, attempt: Attempt) -> bool:
     """A start from nothing would throw work away: something was saved, whether or not it can be read now."""
     return job.committed_step >= 0 or bool(attempt.rejected) or bool(attempt.unread)
+
+
+def _why_nothing(job: Job, *, approved: bool) -> str:
+    who = "a person approved" if approved else "the policy allows"
+    return f"none of the saved states is valid (newest committed step {job.committed_step}); {who} a start from nothing"
 
 
 def _nothing_valid(incident: Incident, job: Job) -> Decision:

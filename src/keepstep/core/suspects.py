@@ -12,8 +12,10 @@ from keepstep.core.job import Failure, Job, Launcher
 from keepstep.core.policy import Policy
 from keepstep.core.world import World
 
-_SETTLE_S = 1.0
-"""How long a rank that only says 'my peer went away' waits for the peer's own story."""
+_SETTLE_S = 3.0
+"""How long a rank that only says 'my peer went away' waits for the peer's own story, which a busy node may tell late."""
+_ORPHANS_SETTLE_S = 1.0
+"""The same where some have told that the process that had started them is gone: that is a story already."""
 
 
 def judge(incident: Incident, world: World, seen: list[Seen], policy: Policy, now_s: float) -> Finding | None:
@@ -166,7 +168,8 @@ def _rank_failed(job: Job, world: World, seen: list[Seen], policy: Policy, now_s
     culprits = [(s, fact) for s, fact in ends if not _is_victim(fact)]
     if not culprits:
         unknown = any(not launcher.reachable for launcher in job.launchers.values() if launcher.running)
-        wait_s = policy.silence.presume_s if unknown else _SETTLE_S
+        orphans = any(fact.error is not None and fact.error.kind == f.STARTER_LOST for _, fact in ends)
+        wait_s = policy.silence.presume_s if unknown else _ORPHANS_SETTLE_S if orphans else _SETTLE_S
         return None if now_s - ends[0][0].at_s < wait_s else _only_victims(job, ends, now_s)
     first, fact = culprits[0]
     outage = company.outage(fact, world, now_s)

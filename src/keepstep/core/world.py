@@ -21,6 +21,7 @@ from keepstep.core.ids import (
     Session,
     device_resource,
     node_resource,
+    slot_of,
 )
 from keepstep.core.incident import Incident, Seen
 from keepstep.core.intents import Fence, Intent, Launch
@@ -156,6 +157,11 @@ class World(Struct, kw_only=True):
         if resource is None or not resource.allocatable:
             return False
         return node not in self.powering_off
+
+    def takes_work(self, resource: Resource) -> bool:
+        """Whether new work may be placed on it: a device takes none while its node does not."""
+        is_node = slot_of(resource.id) is None
+        return resource.allocatable and (is_node or self.node_usable(resource.node))
 
     def free_slots(self, launcher: Launcher) -> list[int]:
         """Slots of a launcher's node that may take work."""

@@ -21,7 +21,7 @@ from keepstep.wire.environment import TOKEN
 
 END_WAIT_S = 25.0
 """For the front to see its launchers off, which give their ranks 5 s and their last checkpoint longer."""
-KILL_WAIT_S = 10.0
+KILL_WAIT_S = 30.0
 _POLL_S = 0.02
 
 
@@ -120,6 +120,7 @@ def end_server(state: StateDir) -> None:
     server.signal(signal.SIGTERM)
     if not wait_gone([server]):
         server.signal(signal.SIGKILL)
+        wait_gone([server])
 
 
 def left_behind(plan: DemoPlan) -> list[Process]:

@@ -12,6 +12,7 @@ from rich.console import Console
 from keepstep.demo.driver import DemoFailed, Driver
 from keepstep.demo.faults import Fault, spares_for
 from keepstep.demo.losses import finals, losses
+from keepstep.demo.patience import be_patient
 from keepstep.demo.plan import DemoPlan, OutDirectory, OutDirectoryTaken, default_steps, example_script
 from keepstep.demo.processes import kill_at_once, left_behind, wait_gone
 from keepstep.demo.proof import problems_of_act, problems_of_losses, problems_of_weights
@@ -34,6 +35,7 @@ def run_demo(faults: tuple[Fault, ...], *, steps: int | None, out: Path, keep: b
                 out=out, script=example_script(), steps=steps or default_steps(len(faults)), spares=spares_for(faults)
             )
             plan.state.create()
+            be_patient(plan.state)
             with _interruptible():
                 code = _show(console, plan, faults, live=live)
             directory.tidy(keep=keep)
@@ -92,6 +94,7 @@ def _nothing_left(plan: DemoPlan, problems: list[str] | None = None) -> Iterator
         if strays and wait_gone(strays, 2.0):
             strays = []  # they were on their way out
         kill_at_once(strays)
+        wait_gone(strays)
         if strays and problems is not None:
             problems.append(f"processes were left behind by {plan.job} and have been killed: {[x.pid for x in strays]}")
 

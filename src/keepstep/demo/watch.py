@@ -135,9 +135,9 @@ class Watch:
         return self.job is not None and self.job.state is JobState.RUNNING and self.job.incident is None
 
     def faults(self) -> list[Incident]:
-        """Incidents so far, oldest first, without the job's start."""
-        found = self.books.world.incidents.values()
-        return [incident for incident in found if incident.job == self._plan.job and incident.kind == "fault"]
+        """Incidents so far, oldest first, without the job's start, and without looks that have found nothing wrong."""
+        mine = [x for x in self.books.world.incidents.values() if x.job == self._plan.job and x.kind == "fault"]
+        return [incident for incident in mine if incident.state is not IncidentState.NO_FAULT]
 
     def leading(self) -> Incident | None:
         return self.books.world.leading(self.job) if self.job is not None else None

@@ -60,7 +60,9 @@ log = logging.getLogger("keepstep.launcher")
 
 _END_GRACE_S = 5.0
 _LAST_WORDS_S = 2.0
-"""For the server to acknowledge what is still waiting, and for output to reach its files, before we leave."""
+"""For the server to acknowledge what is still waiting, before we leave."""
+_LAST_OUTPUT_S = 10.0
+"""For what ranks have printed to reach its files, where the disk or this machine is busy; mostly it is there already."""
 _LAST_WRITES_S = 30.0
 """For checkpoints that are being written when the job ends."""
 _STOP_WITHOUT_SERVER_S = 5.0
@@ -124,7 +126,7 @@ class Agent:
         await fence.end_ranks(self._ranks.running(), grace_s=0.0)
         await self._nursery.close()
         await self._snapshots.close(_LAST_WRITES_S)
-        await asyncio.to_thread(self._output.finish, _LAST_WORDS_S)
+        await asyncio.to_thread(self._output.finish, _LAST_OUTPUT_S)
         self._run_dir.remove()
 
     def stop(self, name: str) -> None:
@@ -274,8 +276,8 @@ class Agent:
             case Inject(rank=None):
                 # The answer goes first: nothing is left here to send it afterwards.
                 asyncio.get_running_loop().call_later(drill.LAST_WORDS_S, drill.lose_node, self._ranks)
-            case Inject(rank=int(rank), kind=kind):
-                return drill.hit(self._ranks.running(), rank, kind)
+            case Inject():
+                return drill.hit(self._ranks.running(), intent)
             case EndJob():
                 async with self._acting:
                     self._generations.fenced = self._generations.newest
@@ -306,12 +308,13 @@ class Agent:
 
     async def _start(self, launch: Launch) -> Launched | Failed:
         try:
-            for plan, fds in self._ranks.prepare(launch, self._snapshots.socket):
-                try:
-                    self._nursery.start_rank(plan, fds)
-                finally:
-                    for fd in fds:
-                        os.close(fd)
+            prepared = self._ranks.prepare(launch, self._snapshots.socket)
+            try:
+                for plan, fds in prepared:
+                    await self._nursery.start_rank(plan, fds)
+            finally:
+                for fd in (fd for _, fds in prepared for fd in fds):
+                    os.close(fd)
             launched = await self._ranks.births()
         except (LaunchFailed, OSError, ValueError) as error:
             await self._kill(launch.generation, 0.0)

@@ -1,5 +1,6 @@
 """Faults that a drill orders, done to this node for real. Owns how; whether and to whom is decided by the server."""
 
+import asyncio
 import contextlib
 import os
 import signal
@@ -7,6 +8,7 @@ from collections.abc import Sequence
 
 from keepstep.core.drill import DrillKind
 from keepstep.core.facts import Done, Failed
+from keepstep.core.intents import Inject
 from keepstep.launcher.ranks import Rank, Ranks
 
 LAST_WORDS_S = 0.2
@@ -15,14 +17,23 @@ LAST_WORDS_S = 0.2
 _SIGNALS: dict[DrillKind, signal.Signals] = {"kill-rank": signal.SIGKILL, "stop-rank": signal.SIGSTOP}
 
 
-def hit(ranks: Sequence[Rank], number: int, kind: DrillKind) -> Done | Failed:
-    """One rank of the generation that runs here."""
-    victim = next((rank for rank in ranks if rank.plan.rank == number), None)
+def hit(ranks: Sequence[Rank], order: Inject) -> Done | Failed:
+    """One rank of the generation that runs here. Call it in the event loop."""
+    victim = next((rank for rank in ranks if rank.plan.rank == order.rank), None)
     if victim is None:
-        return Failed(reason=f"rank {number} does not run here")
-    name = _SIGNALS[kind]
+        return Failed(reason=f"rank {order.rank} does not run here")
+    name = _SIGNALS[order.kind]
     signal.pidfd_send_signal(victim.pidfd, name)
-    return Done(detail=f"{name.name} to rank {number} (pid {victim.pid})")
+    if name is signal.SIGSTOP and order.for_s > 0:
+        # A drill that nobody noticed must not be an outage, and its server may be gone by then.
+        asyncio.get_running_loop().call_later(order.for_s, _go_on, os.dup(victim.pidfd))
+    return Done(detail=f"{name.name} to rank {order.rank} (pid {victim.pid})")
+
+
+def _go_on(pidfd: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        signal.pidfd_send_signal(pidfd, signal.SIGCONT)
+    os.close(pidfd)
 
 
 def lose_node(ranks: Ranks) -> None:

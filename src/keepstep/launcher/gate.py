@@ -16,7 +16,7 @@ from keepstep.launcher import virtual_device
 from keepstep.launcher.process import die_with_parent
 from keepstep.launcher.settings import Settings
 
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 _SIZE = 96
 _PATTERN_BYTES = 4 << 20
 _FAILED = 3

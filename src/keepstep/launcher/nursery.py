@@ -23,6 +23,8 @@ log = logging.getLogger("keepstep.launcher")
 
 _RESTART_PAUSE_S = 0.5
 _STORE_END_WAIT_S = 5.0
+_ROOM_WAIT_S = 20.0
+"""For a zygote that is busy, or has lost its CPU, to take the orders that are waiting for it."""
 _STORE_FAILURES_MAX = 5
 
 
@@ -64,6 +66,8 @@ class Nursery:
     _store_failures: int = 0
     _store_pids: set[int] = field(default_factory=set)
     """Announced, and not reaped yet."""
+    _room: asyncio.Event = field(default_factory=asyncio.Event)
+    """The zygote takes orders again, or is gone."""
     _closing: bool = False
     _later: "set[asyncio.Task[None]]" = field(default_factory=set)
     why_cold: str = ""
@@ -101,11 +105,29 @@ class Nursery:
         """Preloading is over."""
         await self._ready.wait()
 
-    def start_rank(self, plan: control.RankPlan, fds: Sequence[int]) -> None:
-        """The birth is told to ``births``. Raises OSError where the zygote is gone."""
-        if self._link is None:
-            raise ConnectionError("the zygote is being restarted")
-        control.send(self._link, control.StartRank(plan=plan), fds)
+    async def start_rank(self, plan: control.RankPlan, fds: Sequence[int]) -> None:
+        """The birth is told to ``births``. Raises OSError where the zygote is gone, or takes no orders."""
+        while self._link is not None:
+            try:
+                control.send(self._link, control.StartRank(plan=plan), fds)
+                return
+            except BlockingIOError:
+                await self._wait_for_room(self._link)
+        raise ConnectionError("the zygote is being restarted")
+
+    async def _wait_for_room(self, link: socket.socket) -> None:
+        self._room.clear()
+        asyncio.get_running_loop().add_writer(link, self._look_no_more)
+        try:
+            async with asyncio.timeout(_ROOM_WAIT_S):
+                await self._room.wait()
+        finally:
+            self._look_no_more()
+
+    def _look_no_more(self) -> None:
+        if self._link is not None:
+            asyncio.get_running_loop().remove_writer(self._link)
+        self._room.set()
 
     async def offer_store(self, newest_generation: int) -> str:
         """An address that no generation can have used: never given away, or only since ``newest_generation`` is known.
@@ -212,6 +234,7 @@ class Nursery:
 
     def _lost(self) -> None:
         assert self._link is not None and self._process is not None
+        self._look_no_more()
         asyncio.get_running_loop().remove_reader(self._link)
         self._link.close()
         self._link = None
@@ -242,6 +265,7 @@ class Nursery:
         self._closing = True
         for store in list(self._stores):
             self._end(store)
+        self._look_no_more()
         if self._link is not None:
             asyncio.get_running_loop().remove_reader(self._link)
             self._link.close()

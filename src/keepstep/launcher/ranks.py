@@ -25,8 +25,8 @@ from keepstep.wire.progress import ProgressCell
 
 log = logging.getLogger("keepstep.launcher")
 
-_START_WAIT_S = 20.0
-"""For all ranks to be born once the zygote is ready: a fork takes milliseconds."""
+_START_WAIT_S = 60.0
+"""For all ranks to be born once the zygote is ready. A fork takes milliseconds; a node may be busy."""
 _ERROR_FILE_LIMIT_BYTES = 1 << 20
 
 

@@ -15,8 +15,11 @@ from keepstep.launcher.rank_main import STACK_SIGNAL
 from keepstep.launcher.ranks import Rank
 
 _WATCH_S = 0.15
-_ANSWER_WAIT_S = 0.3
+_ANSWER_WAIT_S = 1.0
+"""For a rank on a busy node to have its turn; then it is looked at from outside, within the time that the order has."""
 _POLL_S = 0.01
+_STEADY_POLLS = 5
+"""An answer that has not grown for so many looks is whole: a rank may lose its CPU in the middle of writing it."""
 _PY_SPY_WAIT_S = 3.0
 _FRAMES_MAX = 40
 _STOPPED = "DTt"
@@ -60,12 +63,12 @@ async def _frames(rank: Rank) -> tuple[str, ...]:
     path = rank.plan.stack_file
     offset = os.path.getsize(path) if os.path.exists(path) else 0
     if pidfds.kill(rank.pidfd, STACK_SIGNAL):
-        seen = b""
+        seen, steady = b"", 0
         for _ in range(int(_ANSWER_WAIT_S / _POLL_S)):
             await asyncio.sleep(_POLL_S)
             text = _tail(path, offset)
-            # Twice the same: the handler has finished.
-            if text and text == seen and text.endswith(b"\n"):
+            steady = steady + 1 if text == seen else 0
+            if steady >= _STEADY_POLLS and text.endswith(b"\n"):
                 return parse_faulthandler(text.decode("utf-8", "replace"))
             seen = text
     return await _frames_from_outside(rank.pid)

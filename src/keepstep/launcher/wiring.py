@@ -25,7 +25,7 @@ _EXIT_REFUSED = 78
 def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     if options.die_with_parent:
-        die_with_parent(os.getppid())
+        die_with_parent(options.die_with_parent)
     try:
         logs.configure(
             text=f"[keepstep {options.node}] %(message)s", level=logging.WARNING if options.quiet else logging.INFO
@@ -90,7 +90,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--run", default="", help="names one start of the job; a new one starts an ended job again")
     parser.add_argument("--spare", action="store_true", help="this node stands by until another is lost")
     parser.add_argument("--quiet", action="store_true", help="ranks print into their log files only")
-    parser.add_argument("--die-with-parent", action="store_true", help="end at once when the starting process ends")
+    parser.add_argument("--die-with-parent", type=int, default=0, metavar="PID", help="end when this parent has ended")
     parser.add_argument("argv", nargs=argparse.REMAINDER, help="-- script.py args…, or -- -m module args…")
     return parser
 

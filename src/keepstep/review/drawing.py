@@ -15,6 +15,8 @@ from keepstep.review.wording import day, duration, number
 Kind = Literal["number", "seconds", "share", "time", "day"]
 
 WIDTH = 720
+NARROW = 340
+"""For a phone held upright, where what is drawn WIDTH wide would be too small to read."""
 LEAST_SPAN = 1e-200
 """Smaller differences are none: they could not be divided."""
 COLOURS = ("#2f6fb2", "#c8641b", "#3b8f4d", "#8a56a8", "#b03a48", "#6b6f76", "#1c8c94", "#9a7b1f")
@@ -75,16 +77,16 @@ def rule(x1: float, y1: float, x2: float, y2: float, class_: str) -> str:
     return element("line", x1=x1, y1=y1, x2=x2, y2=y2, class_=class_, stroke=stroke, stroke_width=width)
 
 
-def picture(title: str, desc: str, height: float, body: Sequence[str]) -> str:
+def picture(title: str, desc: str, height: float, body: Sequence[str], width: int = WIDTH) -> str:
     """The whole ``<svg>``, with its name for whoever does not see it."""
-    name = name_of(title, desc)
+    name = name_of(title, desc, width)
     head = element("title", escape(title), id=f"{name}-t") + element("desc", escape(desc) or "–", id=f"{name}-d")
     return element(
         "svg",
         head + "".join(body),
         xmlns="http://www.w3.org/2000/svg",
-        viewBox=f"0 0 {WIDTH} {round(height)}",
-        width=WIDTH,
+        viewBox=f"0 0 {width} {round(height)}",
+        width=width,
         height=round(height),
         class_="kp",
         role="img",
@@ -92,9 +94,9 @@ def picture(title: str, desc: str, height: float, body: Sequence[str]) -> str:
     )
 
 
-def name_of(title: str, desc: str) -> str:
+def name_of(title: str, desc: str, width: int = WIDTH) -> str:
     """Prefix of the ids of one plot."""
-    return "kp" + hashlib.blake2b(f"{title}\0{desc}".encode(), digest_size=5).hexdigest()
+    return "kp" + hashlib.blake2b(f"{title}\0{desc}\0{width}".encode(), digest_size=5).hexdigest()
 
 
 def nothing(title: str, desc: str, why: str = "nothing to show") -> str:

@@ -66,9 +66,14 @@ def _timeline(told: Postmortem) -> Section:
         (x.what, duration(x.after_s) if x.after_s is not None else "–", x.how if x.after_s is not None else "", x.text)
         for x in told.moments
     )
+    again: tuple[Block, ...] = ()
+    if told.record.attempts > 1:
+        said = f"{told.record.attempts} generations were started: from the diagnosis on, the moments are those of the last."
+        again = (Text(said),)
     return Section(
         "What happened when",
         (
+            *again,
             Table(("moment", "after it was opened", "", "what was said"), rows),
             Plot(
                 plots.waterfall("Time in each stage", f"{told.record.id}, in all {duration(at)}", spans),
@@ -88,7 +93,7 @@ def _curve(told: Postmortem) -> Sequence[Section]:
         for x in told.moments
         if x.what in ("first step", "caught up") and x.after_s is not None and x.after_s <= points[-1].after_s
     ]
-    times = _with_gaps([(x.after_s, x.step_time_s) for x in points])
+    times = _with_gaps([(x.after_s, x.step_time_s) for x in points if x.step_time_s > 0])  # 0: none was measured yet
     steps = _with_gaps([(x.after_s, float(x.step)) for x in points])
     blocks: list[Block] = [
         _plot("Step", steps, marks, "number", told),

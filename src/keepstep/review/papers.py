@@ -83,10 +83,11 @@ def _time(review: Review) -> Section:
     nowhere = [(kind, {x.cause or kind: x.gpu_h for x in time.badput if x.category == kind}) for kind in kinds]
     blocks: list[Block] = [
         Table(("GPU time", "GPU-hours", "share"), tuple((a, number(b), percent(c)) for a, b, c in every), 2),
-        Plot(
-            plots.stacked("GPU time that led nowhere", f"{percent(time.ettr)} was productive", nowhere, unit="GPU-h"),
-            "GPU-hours that led nowhere, by what they went into and why",
-        ),
+    ]
+    if nowhere:
+        svg = plots.stacked("GPU time that led nowhere", f"{percent(time.ettr)} was productive", nowhere, unit="GPU-h")
+        blocks.append(Plot(svg, "GPU-hours that led nowhere, by what they went into and why"))
+    blocks.append(
         Table(
             ("job", "state", "GPUs", "time", "queue", "start-up", "recovery", "done again", "ETTR", "goodput"),
             tuple(
@@ -96,13 +97,15 @@ def _time(review: Review) -> Section:
             ),
             8,
             "no job had GPUs",
-        ),
-    ]  # fmt: skip
+        )
+    )  # fmt: skip
     return Section("Where time went", tuple(blocks))
 
 
 def _cost(review: Review) -> Section:
     cost = review.cost
+    if not cost.n:
+        return Section("What faults cost", (Text("No fault incident ended in this time."),))
     rows = [(x.name, {"recovery": x.recovery_gpu_h, "work done again": x.wasted_gpu_h}) for x in cost.by_class[:_ROWS]]
     days = [(day(x.start_s), x.lost_gpu_h) for x in cost.by_day]
     blocks: list[Block] = [
@@ -134,7 +137,6 @@ def _losses(what: str, losses: Sequence[Loss]) -> Table:
             for x in losses[:_ROWS]
         ),
         5,
-        "no fault incident ended in this time",
     )
 
 
@@ -178,7 +180,7 @@ def _failures(review: Review) -> Section:
     ]
     if len(weeks) > 1:
         blocks.append(
-            Plot(plots.columns("Faults by week", f"{found.n} faults", weeks[-52:]), "Fault incidents by week")
+            Plot(plots.columns("Faults by week", count(found.n, "fault"), weeks[-52:]), "Fault incidents by week")
         )
     return Section("What fails", tuple(blocks))
 
@@ -201,6 +203,8 @@ def _rates(what: str, unit: str, rates: Sequence[Rate]) -> Table:
 
 def _recoveries(review: Review) -> Section:
     found = review.recoveries
+    if not found.recovered.n:
+        return Section("How recoveries went", (Text("No recovery ended in this time."),))
     spans, at = [], 0.0
     for stage in found.stages:
         if stage.stage != "all" and stage.every.p50 is not None:
@@ -225,7 +229,7 @@ def _recoveries(review: Review) -> Section:
                 for x in found.stages
             ),
             6,
-            "no recovery ended in this time",
+            "nothing was recovered in this time",
         ),
     ]  # fmt: skip
     if spans:
@@ -251,7 +255,7 @@ def _drills(review: Review) -> Sequence[Section]:
             )
         ),
         Table(
-            ("drill", "job", "kind", "against", "ended", "result", "what"),
+            ("drill", "job", "kind", "against", "ended", "result", "incident", "what"),
             tuple(
                 (
                     x.id,
@@ -260,6 +264,7 @@ def _drills(review: Review) -> Sequence[Section]:
                     x.target,
                     moment(x.ended_s),
                     x.state.replace("_", " "),
+                    x.incident or "–",
                     "" if x.state == "passed" else x.reason,
                 )
                 for x in found.latest[:_ROWS]

@@ -76,9 +76,10 @@ class _Frame(Struct, frozen=True, kw_only=True):
     low: tuple[float, float]
     high: tuple[float, float]
     height: float
+    width: int = WIDTH
 
     def x(self, value: float) -> float:
-        return _LEFT + (WIDTH - _LEFT - _RIGHT) * (value - self.low[0]) / (self.high[0] - self.low[0])
+        return _LEFT + (self.width - _LEFT - _RIGHT) * (value - self.low[0]) / (self.high[0] - self.low[0])
 
     def y(self, value: float) -> float:
         bottom = self.height - _BOTTOM
@@ -89,25 +90,25 @@ class _Frame(Struct, frozen=True, kw_only=True):
 
 
 def line(
-    title: str, desc: str, series: Sequence[Series], *, axes: Axes = PLAIN, marks: Sequence[Mark] = ()
+    title: str, desc: str, series: Sequence[Series], *, axes: Axes = PLAIN, marks: Sequence[Mark] = (), width: int = WIDTH
 ) -> str:  # fmt: skip
     """Values that are not finite are gaps."""
     points = [p for one in series for p in one.points if math.isfinite(p[0]) and math.isfinite(p[1])]
     if not points:
         return nothing(title, desc)
-    frame = _frame(points, marks, axes, 240.0)
+    frame = _frame(points, marks, axes, width)
     body = [*_axes(frame, axes)]
     for index, one in enumerate(series):
         body.append(_path(frame, one, index))
     body += [_mark(frame, mark, row) for row, mark in enumerate(marks)]
     bottom = frame.height
     if len(series) > 1:
-        key, bottom = _line_legend([one.name for one in series], frame.height + 10)
+        key, bottom = _line_legend([one.name for one in series], frame.height + 10, width)
         body.append(key)
-    return picture(title, desc, bottom, body)
+    return picture(title, desc, bottom, body, width)
 
 
-def _frame(points: Sequence[tuple[float, float]], marks: Sequence[Mark], axes: Axes, height: float) -> _Frame:
+def _frame(points: Sequence[tuple[float, float]], marks: Sequence[Mark], axes: Axes, width: int) -> _Frame:
     xs, ys = [p[0] for p in points] + [mark.x for mark in marks], [p[1] for p in points]
     low, high = min(ys), max(ys)
     if axes.from_zero:
@@ -118,32 +119,32 @@ def _frame(points: Sequence[tuple[float, float]], marks: Sequence[Mark], axes: A
     left, right = min(xs), max(xs)
     if right - left < LEAST_SPAN:
         left, right = left - 0.5, right + 0.5
-    return _Frame(
-        low=(left, low if axes.from_zero and low == 0 else low - margin), high=(right, high + margin), height=height
-    )
+    low = low if axes.from_zero and low == 0 else low - margin
+    return _Frame(low=(left, low), high=(right, high + margin), height=240.0, width=width)
 
 
 def _axes(frame: _Frame, axes: Axes) -> list[str]:
-    bottom = frame.height - _BOTTOM
+    bottom, right = frame.height - _BOTTOM, frame.width - _RIGHT
     body = []
     for value in ticks(frame.low[1], frame.high[1], 4, axes.y_kind):
         y = frame.y(value)
-        body.append(rule(_LEFT, y, WIDTH - _RIGHT, y, "kp-grid"))
+        body.append(rule(_LEFT, y, right, y, "kp-grid"))
         body.append(text(_LEFT - 6, y + 4, label(value, axes.y_kind), "end", quiet=True))
-    for value in ticks(frame.low[0], frame.high[0], 6, axes.x_kind):
+    for value in ticks(frame.low[0], frame.high[0], _fitting(6, frame.width), axes.x_kind):
         x = frame.x(value)
         body.append(rule(x, bottom, x, bottom + 4, "kp-axis"))
-        body.append(text(x, bottom + 17, label(value, axes.x_kind), _anchor(x), quiet=True))
-    body.append(rule(_LEFT, bottom, WIDTH - _RIGHT, bottom, "kp-axis"))
+        anchor = "end" if x > frame.width - 50 else "middle"
+        body.append(text(x, bottom + 17, label(value, axes.x_kind), anchor, quiet=True))
+    body.append(rule(_LEFT, bottom, right, bottom, "kp-axis"))
     if axes.y:
         body.append(text(2, _TOP - 3, axes.y, quiet=True))
     if axes.x:
-        body.append(text(WIDTH - _RIGHT, bottom - 5, axes.x, "end", quiet=True))
+        body.append(text(right, bottom - 5, axes.x, "end", quiet=True))
     return body
 
 
-def _anchor(x: float) -> str:
-    return "end" if x > WIDTH - 50 else "middle"
+def _fitting(ticks_wanted: int, width: int) -> int:
+    return max(2, ticks_wanted * width // WIDTH)
 
 
 def _path(frame: _Frame, series: Series, index: int) -> str:
@@ -172,15 +173,15 @@ def _stroke(colour: int) -> dict[str, object]:
 
 def _mark(frame: _Frame, mark: Mark, row: int) -> str:
     x = frame.x(mark.x)
-    side, shift = ("end", -4) if x > WIDTH * 0.75 else ("start", 4)
+    side, shift = ("end", -4) if x > frame.width * 0.75 else ("start", 4)
     words = text(x + shift, _TOP + 10 + 14 * (row % 4), mark.text, side, limit=40)
     return rule(x, _TOP, x, frame.height - _BOTTOM, "kp-mark") + words
 
 
-def _line_legend(names: Sequence[str], top: float) -> tuple[str, float]:
+def _line_legend(names: Sequence[str], top: float, width: int) -> tuple[str, float]:
     made, x = [], 8.0
     for index, words in enumerate(names):
-        if x + 40 + 7.2 * min(len(words), 30) > WIDTH and x > 8:
+        if x + 40 + 7.2 * min(len(words), 30) > width and x > 8:
             x, top = 8.0, top + 18
         made.append(element("path", d=f"M{x:.0f} {top - 4:.0f}h22", **_stroke(index % len(COLOURS))))
         made.append(text(x + 28, top, words, limit=30))
@@ -264,27 +265,28 @@ def histogram(title: str, desc: str, counts: Sequence[tuple[str, int]], *, unit:
     return columns(title, desc, [(words, float(count)) for words, count in counts], unit=unit)
 
 
-def waterfall(title: str, desc: str, spans: Sequence[Span]) -> str:
+def waterfall(title: str, desc: str, spans: Sequence[Span], *, width: int = WIDTH) -> str:
     """What came after what, and how long each took: one row each, on one axis of time."""
     if not spans:
         return nothing(title, desc)
-    name = name_of(title, desc)
+    name = name_of(title, desc, width)
     low, high = min(0.0, *(x.start for x in spans)), max(0.001, *(x.end for x in spans))
-    room = WIDTH - _NAMES - 90
+    names = min(_NAMES, 0.3 * width)
+    room = width - names - 90
 
     def at(value: float) -> float:
-        return _NAMES + room * (value - low) / (high - low)
+        return names + room * (value - low) / (high - low)
 
     bottom = 8 + _ROW * len(spans)
     body = [patterns(name, len(COLOURS))]
-    for value in ticks(low, high, 5, "time"):
+    for value in ticks(low, high, _fitting(5, width), "time"):
         body.append(rule(at(value), 4, at(value), bottom, "kp-grid"))
         body.append(text(at(value), bottom + 15, label(value, "time"), "middle", quiet=True))
     for row, span in enumerate(spans):
         y = 8 + _ROW * row
-        body.append(text(_NAMES - 8, y + 13, span.name, "end", limit=28))
-        width = at(span.end) - at(span.start)
+        body.append(text(names - 8, y + 13, span.name, "end", limit=int(names / 6.7)))
         told = f"{span.name}: {duration(span.end - span.start)}" + (f", {span.note}" if span.note else "")
-        body.append(_block(name, row % len(COLOURS), (at(span.start), y, width, _ROW - 6), told))
+        box = (at(span.start), y, at(span.end) - at(span.start), _ROW - 6)
+        body.append(_block(name, row % len(COLOURS), box, told))
         body.append(text(at(span.end) + 6, y + 13, duration(span.end - span.start), quiet=True))
-    return picture(title, desc, bottom + 24, body)
+    return picture(title, desc, bottom + 24, body, width)

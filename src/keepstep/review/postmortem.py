@@ -156,7 +156,7 @@ def _moments(told: Account) -> tuple[Moment, ...]:
     return (
         Moment(what="fault", after_s=began, how="estimated" if began is not None else "not told", text=record.summary),
         Moment(what="detected", after_s=0.0, text=_reason(_first(told.decisions, "correlate"))),
-        _moment("diagnosed", _last(told.decisions, "diagnose", until=started)),
+        _moment("diagnosed", _diagnosed(told.decisions, started)),
         _moment("isolated", _last(told.decisions, "isolate", until=started)),
         _moment("state selected", chosen),
         _moment("placed", placed),
@@ -191,6 +191,14 @@ def _last(
         if found.stage == stage and (not launches or any(x.kind == "Launch" for x in found.orders)):
             return found
     return None
+
+
+def _diagnosed(decisions: Sequence[Decided], started: Decided | None) -> Decided | None:
+    """The one that was acted on. What is heard after the fence is looked at too, and mostly changes nothing."""
+    before = [x for x in decisions if started is None or x.entry <= started.entry]
+    fenced = next((x for x in reversed(before) if any(o.kind == "Fence" for o in x.orders)), None)
+    acted = _last(before, "diagnose", until=fenced) if fenced is not None else None
+    return acted or _last(before, "diagnose")
 
 
 def _after_launch(decisions: Sequence[Decided], started: Decided | None) -> Decided | None:
@@ -232,7 +240,7 @@ def _follow_up(told: Account) -> Iterable[FollowUp]:
                 yield FollowUp(what=f"Find out why it was not {mark.question} well enough", why=mark.text)
         return
     if record.state == "escalated":
-        yield FollowUp(what=f"Find out why {record.job} was not recovered", why=record.verdict or "it was escalated")
+        yield FollowUp(what=f"Find out why {record.job} was not recovered", why=_why_given_up(told))
     if record.cause in ("unknown", "undiagnosed"):
         yield FollowUp(what="Find the cause", why="nothing that was seen names one; the same will happen again")
     elif record.confidence < 0.7:
@@ -263,28 +271,53 @@ def _follow_up(told: Account) -> Iterable[FollowUp]:
 def _answers(told: Account, moments: tuple[Moment, ...]) -> tuple[tuple[str, str], ...]:
     record, spoken = told.record, {x.what: x for x in moments}
     hit = ", ".join((*record.resources, *record.nodes)) or "no resource"
-    restored = (
-        f"step {record.restored_step} from {record.restored_from}" if record.restored_step is not None else "nothing"
+    if record.restored_step is not None:
+        restored = f"step {record.restored_step} from {record.restored_from}"
+    else:
+        restored = "none: the job began again from nothing" if record.attempts else "none"
+    age = (
+        f"{duration(record.checkpoint_age_s)} at the fault" if record.checkpoint_age_s is not None else "none was known"
     )
-    age = f", {duration(record.checkpoint_age_s)} old" if record.checkpoint_age_s is not None else ""
-    caught = spoken["caught up"]
+    reached = f"; step {record.step_before} was reached" if record.step_before >= 0 else ""
     return (
         ("What failed?", f"{record.cause} ({record.confidence:.0%}): {record.summary or 'not known'}"),
         ("What was affected?", f"{record.job}, {count(record.ranks, 'rank')}; {hit}"),
         ("Which state was restored?", restored),
-        ("How old was the newest checkpoint?", f"step {record.step_before} was reached{age}"),
+        ("How old was the newest checkpoint?", f"{age}{reached}"),
         ("How much work was lost?", f"{count(record.lost_steps, 'step')}, {duration(record.redone_s)}"),
         ("How many restarts?", count(record.attempts, "generation was", "generations were") + " started"),
         ("What was replaced?", ", ".join(record.replaced) or "nothing"),
-        ("How long did it take?", f"{duration(record.downtime_s)} to the first step; {_told(caught)}"),
+        ("How long did it take?", _how_long(record, spoken["caught up"])),
         ("What did it cost?", f"{hours(record.lost_gpu_s / 3600)} ({number(record.ranks)} GPUs)"),
-        ("Did a person have to act?", count(record.approvals, "word") + " of a person" if record.approvals else "no"),
-        ("How did it end?", record.verdict or record.state),
+        ("Did a person have to act?", _who_acted(record)),
+        ("How did it end?", _ended(told)),
     )
 
 
-def _told(moment: Moment) -> str:
-    if moment.after_s is None:
-        return "it did not catch up"
-    about = "about " if moment.how == "estimated" else ""
-    return f"{about}{duration(moment.after_s)} to where it had been"
+def _how_long(record: IncidentRecord, caught: Moment) -> str:
+    if record.state != "recovered":
+        return f"{duration(record.downtime_s)} until it was {'given up' if record.state == 'escalated' else 'closed'}"
+    told = f"{duration(record.downtime_s)} to the first step"
+    if caught.after_s is None:  # a first start has nowhere to come back to
+        return told
+    about = "about " if caught.how == "estimated" else ""
+    return f"{told}; {about}{duration(caught.after_s)} to where it had been"
+
+
+def _who_acted(record: IncidentRecord) -> str:
+    said = count(record.approvals, "word") + " of a person" if record.approvals else "no"
+    return f"{said}; it was given up, and is a person's since then" if record.state == "escalated" else said
+
+
+def _ended(told: Account) -> str:
+    state = told.record.verdict or told.record.state
+    if told.record.state != "escalated":
+        return state
+    why = _why_given_up(told)
+    return why if why.startswith(state) else f"{state}: {why}"
+
+
+def _why_given_up(told: Account) -> str:
+    """What the last decision before its end said: that one gave it up. The verdict is one word."""
+    said = next((x.reason for x in reversed(told.decisions) if x.stage != "review"), "")
+    return said or told.record.verdict or "it was escalated"

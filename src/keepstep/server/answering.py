@@ -7,6 +7,7 @@ import msgspec
 
 from keepstep.core.access import Principal
 from keepstep.ports import JournalUnavailable
+from keepstep.server.aside import answer_aside
 from keepstep.server.authentication import refusal_to_forward
 from keepstep.server.desk import Desk, UnknownSubject
 from keepstep.server.queries import answer, arguments
@@ -23,6 +24,7 @@ Submit = Callable[[Request, Principal, str], Awaitable[Accepted]]
 
 ANSWERS = (UnknownSubject, ValueError, JournalUnavailable)
 """What a question may end in, besides its answer."""
+REVIEW = "review"
 GONE = "the token or certificate of this connection was revoked or has expired: connect anew with one that is good"
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -32,27 +34,19 @@ def answered(view: Any) -> Reply:
     return Reply(ok=True, body=msgspec.Raw(_encode(view)))
 
 
-def answer_to(query: Query, desk: Desk, asker: Principal, refused: Refused) -> Reply:
-    """One question of ``server.queries``, as ``asker`` may see it."""
-    if why := _why_not(query, desk, asker):
-        refused(asker.name, f"question {query.what}", why)
-        return Reply(ok=False, error=why, kind=Forbidden.__name__)
-    try:
-        return answered(answer(desk.seen_by(asker), query.what, query.args))
-    except ANSWERS as error:
-        return Reply(ok=False, error=str(error), kind=type(error).__name__)
-
-
-ASIDE = ("review",)
-"""Questions that look at everything that is over: answered page by page and in a thread, while the loop goes on."""
-
-
-async def answer_aside(query: Query, desk: Callable[[], Desk], asker: Principal, refused: Refused) -> Reply:
+async def answer_to(query: Query, desk: Callable[[], Desk], asker: Principal, refused: Refused) -> Reply:
+    """One question of ``server.queries``, as ``asker`` may see it. A review looks at everything that is over."""
     if why := _why_not(query, desk(), asker):
         refused(asker.name, f"question {query.what}", why)
         return Reply(ok=False, error=why, kind=Forbidden.__name__)
+
+    def seen() -> Desk:
+        return desk().seen_by(asker)
+
     try:
-        return answered(await review_aside(lambda: desk().seen_by(asker), **arguments(query.what, query.args)))
+        if query.what == REVIEW:
+            return answered(await review_aside(seen, **arguments(query.what, query.args)))
+        return answered(await answer_aside(seen, lambda looked: answer(looked, query.what, query.args)))
     except ANSWERS as error:
         return Reply(ok=False, error=str(error), kind=type(error).__name__)
 

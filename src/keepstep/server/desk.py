@@ -31,6 +31,7 @@ class Desk:
         self.registry = books.registry
         self.tallies = books.tallies
         self.capacity = books.capacity
+        self.seat = books.seat
         self.vitals = vitals
         self.now_s = now_s
         self.journal = journal
@@ -63,13 +64,7 @@ class Desk:
         return self.archive.get(kind, id)
 
     def _archived_for_tenants(self, kind: Literal["incident", "job"], id: str) -> bool:
-        where, cursor = {"tenant": ",".join(self.tenants), "q": id}, ""
-        while True:
-            page = self.archive.list(kind, where, cursor=cursor)
-            if any(record.id == id for record in page.records):
-                return True
-            if not (cursor := page.next):
-                return False
+        return self.archive.list(kind, {"id": id, "tenant": ",".join(self.tenants)}, limit=1).total > 0
 
     def note_of(self, missing: str) -> str:
         """For people, where ``missing`` says why what is over cannot be read. Empty where it is empty."""

@@ -118,6 +118,7 @@ class DeviceDetail(Struct, frozen=True, kw_only=True):
     """Every name of the card that its agent knows."""
     gated: bool
     """Its node refuses it until it is told to let work in again."""
+    node_takes_work: bool
     gate_verdict: str
     gate_tries: int
     gate_passed_s: float | None

@@ -6,17 +6,18 @@ Its books are as old as the last look at the journal, at most a fraction of a se
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator
 from typing import Protocol
 
 from keepstep.core.access import Principal
 from keepstep.core.vitals import Vitals
 from keepstep.ports import Clock, Journal, Leader
-from keepstep.server.answering import ASIDE, answer_aside, answer_to, outcome_of
+from keepstep.server.answering import answer_to, outcome_of
 from keepstep.server.authentication import Authentication
 from keepstep.server.connection import Connection
 from keepstep.server.desk import Desk
 from keepstep.server.history import Books
+from keepstep.server.in_turn import InTurn
 from keepstep.server.meters import Meters
 from keepstep.server.replay import catch_up
 from keepstep.server.site import Bulletin, Change, NoLeader
@@ -57,7 +58,7 @@ class Following:
         self.road = road
         self._told_s = -1e18
         self._principals: dict[Connection, Principal] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self.in_turn = InTurn()
         self.bulletin = Bulletin()
         self.meters = Meters()
         self.leader: Leader | None = None
@@ -94,30 +95,18 @@ class Following:
         connection.send(NotLeader(leader=self.leader.address if self.leader is not None else ""))
 
     def received(self, connection: Connection, message: Message) -> None:
+        asker = self._principals[connection]
         match message:
-            case Query() if message.what in ASIDE:
-                self._spawn(self._answered_aside(connection, message, self._principals[connection]))
             case Query():
-                connection.send(answer_to(message, self.desk(), self._principals[connection], self.note_refusal))
+                self.in_turn.answer(connection, answer_to(message, self.desk, asker, self.note_refusal))
             case Act():
-                self._spawn(self._acted(connection, message, self._principals[connection]))
+                held = self._authentication.holds
+                self.in_turn.answer(connection, outcome_of(message, asker, self.submit, self.note_refusal, held))
             case _:
                 connection.drop(f"it sent {type(message).__name__} to a follower")
 
     def closed(self, connection: Connection) -> None:
         self._principals.pop(connection, None)
-
-    def _spawn(self, work: Coroutine[None, None, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    async def _answered_aside(self, connection: Connection, query: Query, asker: Principal) -> None:
-        connection.send(await answer_aside(query, self.desk, asker, self.note_refusal))
-
-    async def _acted(self, connection: Connection, act: Act, asker: Principal) -> None:
-        said = await outcome_of(act, asker, self.submit, self.note_refusal, self._authentication.holds)
-        connection.send(said)
 
     # ---- site
 

@@ -140,6 +140,19 @@ class History:
         return self.steps.get(incident, [])
 
 
+@dataclass(frozen=True)
+class Seat:
+    """Which server keeps the books, and who leads, as it last saw. Not of the journal: a lease says it."""
+
+    server: str = ""
+    """Names this life of the server; empty: none does, the books were read from a file."""
+    leads: bool = False
+    leader: str = ""
+    """The life of the server that leads; empty: nobody does."""
+    address: str = ""
+    """Where the leader is reached."""
+
+
 @dataclass
 class Books:
     """The World, its History, who was let in, and what is over: folded from the same entries, kept in step."""
@@ -150,6 +163,7 @@ class Books:
     archive: Archive = field(default_factory=MemoryArchive)
     tallies: Tallies = field(default_factory=Tallies)
     capacity: Capacities = field(default_factory=Capacities)
+    seat: Seat = field(default_factory=Seat)
     hash: str = ""
     """Of the newest entry, hex."""
     unfiled: list[tuple[IncidentRecord | JobRecord | FaultRecord, bytes]] = field(default_factory=list)

@@ -5,7 +5,7 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from keepstep.core.drill import DrillKind
-from keepstep.wire.requests import Accepted
+from keepstep.wire.requests import API_TOKEN_LIFE_S, Accepted
 
 NAME_MAX = 200
 
@@ -34,6 +34,10 @@ class ServerView(Struct, frozen=True, kw_only=True):
     """False: it follows; it answers questions and passes requests on."""
     is_led: bool
     """False: nobody leads, as far as it knows: nothing is decided, requests are refused, and answers show how things were."""
+    leader: str = ""
+    """The server that leads, by its `identity`; empty: nobody does."""
+    leader_address: str = ""
+    """Where launchers, agents and tools reach it."""
     term: int
     """Under which the leader leads; grows with each new one."""
     entry: int
@@ -61,7 +65,8 @@ class NewToken(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """See docs/reference/access.md."""
     tenants: tuple[Annotated[str, Meta(min_length=1, max_length=NAME_MAX)], ...] = ()
     """Whose jobs it may see; empty: all."""
-    expires_in_s: Annotated[float, Meta(gt=0, le=1e10)] | None = None
+    expires_in_s: Annotated[float, Meta(gt=0, le=1e10)] | None = API_TOKEN_LIFE_S
+    """90 days where it is left out; null: never."""
 
 
 class TokenMade(Struct, frozen=True, kw_only=True):

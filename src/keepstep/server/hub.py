@@ -21,10 +21,11 @@ from keepstep.core.job import TERMINAL
 from keepstep.core.vitals import RankSample
 from keepstep.ports import Clock, Deposed, Engine, JournalUnavailable
 from keepstep.server.admission import foreign_job, in_its_name, objection, unfit_session
-from keepstep.server.answering import ASIDE, answer_aside, answer_to, answered, outcome_of
+from keepstep.server.answering import answer_to, answered, outcome_of
 from keepstep.server.authentication import Authentication, refusal_to_forward
 from keepstep.server.connection import Connection
 from keepstep.server.desk import Desk
+from keepstep.server.in_turn import InTurn
 from keepstep.server.local_orders import is_local, session_of
 from keepstep.server.loop import ControlLoop, Received
 from keepstep.server.site import Bulletin, NoLeader
@@ -78,6 +79,7 @@ class Hub:
         self._sessions: dict[Session, Connection] = {}
         self._wake: asyncio.Handle | None = None
         self._tick: asyncio.TimerHandle | None = None
+        self._stopped = False
         self._local: Engine | None = None
         self._superseded_s: dict[Connection, float] = {}
         self._principals: dict[Connection, Principal] = {}
@@ -92,6 +94,7 @@ class Hub:
         """Told once, when another server leads; from then on this hub does nothing more."""
         self.last_client_s = clock.now_s()
         self._tasks: set[asyncio.Task[None]] = set()
+        self.in_turn = InTurn()
         self.act: Callable[[Request, Principal, str], Awaitable[Accepted]]
         """How a request is taken; see server.leading."""
         self.refused: Callable[[str, str, str], None] = lambda who, what, why: None
@@ -107,7 +110,9 @@ class Hub:
         self._work()
 
     def stop(self) -> None:
-        """Close what is open; clients come back to the next life of the server."""
+        """Close what is open; clients come back to the next life of the server. What is observed from now on is nobody's: this
+        process may lead again, and what these books say would be written under its new term."""
+        self._stopped = True
         for handle in (self._tick, self._wake):
             if handle is not None:
                 handle.cancel()
@@ -222,12 +227,10 @@ class Hub:
                 self._beat(connection, message)
             case Health():
                 self._health(connection, message)
-            case Query() if message.what in ASIDE:
-                self._spawn(self._answered_aside(connection, message, self._principals[connection]))
             case Query():
-                connection.send(self._answer(connection, message))
+                self.in_turn.answer(connection, self._answer(message, self._principals[connection]))
             case Act():
-                self._act(connection, message)
+                self.in_turn.answer(connection, self._act(message, self._principals[connection]))
             case _:
                 connection.drop(f"it sent {type(message).__name__}, which is the server's to send")
 
@@ -321,16 +324,12 @@ class Hub:
             self._superseded_s[connection] = now_s
             connection.send(Superseded(generation=generation))
 
-    def _answer(self, connection: Connection, query: Query) -> Reply:
-        asker = self._principals[connection]
+    async def _answer(self, query: Query, asker: Principal) -> Reply:
         if query.what == "leave":
             return answered(self._leaving())
         if query.what == BEATS and not refusal_to_forward(asker):
             return answered(pack(self._loop.vitals))
-        return answer_to(query, self.desk(), asker, self.refused)
-
-    async def _answered_aside(self, connection: Connection, query: Query, asker: Principal) -> None:
-        connection.send(await answer_aside(query, self.desk, asker, self.refused))
+        return await answer_to(query, self.desk, asker, self.refused)
 
     def _leaving(self) -> Leaving:
         """The last client of an embedded server sees it off, so that nothing is left behind."""
@@ -346,19 +345,18 @@ class Hub:
 
     async def take(self, fact: Fact, session: Session) -> int:
         """One fact of a session of its own, which says nothing else. Returns its entry's number once it is in the journal;
-        0 where it was there before."""
+        0 where it was there before. Raises NoLeader."""
+        if self._stopped:
+            raise NoLeader("this server has just stopped leading; ask again")
         waiting: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(session, []).append(waiting)
         self._loop.receive(Received(fact, session, 1))
         self._wake_up()
         return await waiting
 
-    def _act(self, connection: Connection, act: Act) -> None:
-        """Answers come when they are durable; a client that asks several things gets them in the order of that."""
-        self._spawn(self._acted(connection, act, self._principals[connection]))
-
-    async def _acted(self, connection: Connection, act: Act, asker: Principal) -> None:
-        connection.send(await outcome_of(act, asker, self.act, self.refused, self._authentication.holds))
+    async def _act(self, act: Act, asker: Principal) -> Reply:
+        """Answered when it is durable."""
+        return await outcome_of(act, asker, self.act, self.refused, self._authentication.holds)
 
     def observe(self, *facts: Fact) -> None:
         """Facts of the server itself: what its own orders brought about."""
@@ -370,7 +368,7 @@ class Hub:
     # ---- the loop
 
     def _wake_up(self) -> None:
-        if self._wake is None:
+        if self._wake is None and not self._stopped:
             self._wake = asyncio.get_running_loop().call_soon(self._work)
 
     def _work(self) -> None:

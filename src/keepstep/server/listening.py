@@ -1,16 +1,21 @@
 """Sockets that a server listens on. Owns their files, their modes, and which of them need a certificate."""
 
 import asyncio
+import errno
+import logging
 import os
 import socket
 import ssl
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from keepstep.adapters.server_link.address import Address, parse_address
 from keepstep.server.config import HttpAddress
 from keepstep.server.connection import Connection, Hub
 from keepstep.server.state_dir import StateDir
+
+log = logging.getLogger("keepstep.server")
 
 BACKLOG = 4096
 """A fleet that comes back after a restart waits in the kernel, not at a closed door."""
@@ -30,22 +35,18 @@ class Listening:
     async def open(
         self, wanted: Sequence[Address], state: StateDir, hub: Hub, context: Callable[[], ssl.SSLContext]
     ) -> None:
-        """A socket file that is already there is a dead server's: the lock says that none lives. Raises OSError, ValueError."""
-        loop = asyncio.get_running_loop()
+        """A socket file that is already there is a dead server's: the lock says that none lives. Raises ValueError, and OSError
+        for a certificate that cannot be read."""
         for address in _with_own_door(wanted, state):
-            if address.path:
-                server: asyncio.Server = await loop.create_unix_server(
-                    lambda: Connection(hub), _prepared(address.path), backlog=ACCEPT_AT_ONCE
-                )
-                Path(address.path).chmod(0o600)
-                taken = address
-            else:
-                tls = address.kind == "tls"
-                server = await loop.create_server(
-                    lambda: Connection(hub), address.host, address.port, backlog=ACCEPT_AT_ONCE,
-                    ssl=context() if tls else None, ssl_handshake_timeout=HANDSHAKE_S if tls else None,
-                )  # fmt: skip
-                taken = Address(kind=address.kind, host=address.host, port=server.sockets[0].getsockname()[1])
+            tls = context() if address.tls else None
+            try:
+                server = await _listen(address, hub, tls)
+            except OSError as error:
+                number = error.errno or 0
+                why = os.strerror(number) if number in errno.errorcode else str(error)
+                raise ValueError(f"cannot listen on {address}: {why}; name another one with --listen") from error
+            port = 0 if address.path else server.sockets[0].getsockname()[1]
+            taken = address if address.path else Address(kind=address.kind, host=address.host, port=port)
             _queue(server)
             self._servers.append(server)
             self.addresses.append(taken)
@@ -55,6 +56,18 @@ class Listening:
             server.close()
             if address.path:
                 Path(address.path).unlink(missing_ok=True)
+
+
+async def _listen(address: Address, hub: Hub, tls: ssl.SSLContext | None) -> asyncio.Server:
+    loop = asyncio.get_running_loop()
+    if not address.path:
+        return await loop.create_server(
+            lambda: Connection(hub), address.host, address.port, backlog=ACCEPT_AT_ONCE, ssl=tls,
+            ssl_handshake_timeout=HANDSHAKE_S if tls else None,
+        )  # fmt: skip
+    made = await loop.create_unix_server(lambda: Connection(hub), _prepared(address.path), backlog=ACCEPT_AT_ONCE)
+    Path(address.path).chmod(0o600)
+    return made
 
 
 def _queue(server: asyncio.Server) -> None:
@@ -81,13 +94,15 @@ def _prepared(path: str) -> str:
 
 
 def bind(wanted: HttpAddress) -> list[socket.socket]:
-    """Sockets for HTTP. A port that is taken is replaced by any free one where nobody insists. Raises OSError."""
+    """Sockets for HTTP. A port that is taken is replaced by any free one where nobody insists. Raises ValueError."""
     try:
         return [_bound(wanted.host, wanted.port)]
-    except OSError:
+    except OSError as error:
+        why = f"cannot listen on {url_host(wanted.host)}:{wanted.port} for HTTP: {error.strerror or error}"
         if wanted.must:
-            raise
-        return [_bound(wanted.host, 0)]
+            raise ValueError(f"{why}; name another one with --http HOST:PORT, or --http off") from error
+        log.info("%s; any free port does", why)
+        return bind(replace(wanted, port=0, must=True))
 
 
 def _bound(host: str, port: int) -> socket.socket:
@@ -98,9 +113,9 @@ def _bound(host: str, port: int) -> socket.socket:
         made.bind((host, port))
         made.listen(BACKLOG)
         made.setblocking(False)
-    except OSError as error:
+    except OSError:
         made.close()
-        raise OSError(error.errno, f"cannot listen on {host}:{port} for HTTP: {error.strerror}") from error
+        raise
     return made
 
 

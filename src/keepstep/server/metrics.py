@@ -119,7 +119,7 @@ def _tallied(desk: Desk, meters: Meters) -> Iterable[Family]:
         name="keepstep_alerts", kind="counter", labels=("channel", "result"),
         help="Notices to people by channel: sent, failed (given up), or dropped (the queue was full).",
     )  # fmt: skip
-    for labels, count in meters.alerts.items():
+    for labels, count in list(meters.alerts.items()):  # channels count in threads of their own
         alerts.add(count, *labels)
     yield alerts
     spools = Family(

@@ -34,7 +34,7 @@ from keepstep.server import (
 )
 from keepstep.server.desk import Desk, action_view
 from keepstep.server.paging import LIMIT_MAX, Closed, Record, page_of_all
-from keepstep.server.records import led_by_drill
+from keepstep.server.records import downtime_s, led_by_drill
 from keepstep.server.reports import report
 from keepstep.server.whereabouts import whereabouts
 
@@ -294,7 +294,7 @@ def _incident_line(desk: Desk, incident: Incident) -> views.IncidentLine:
         resources=diagnosis.resources if diagnosis else (),
         opened_s=incident.opened_s,
         closed_s=incident.closed_s,
-        downtime_s=incident.downtime_s if closed else None,
+        downtime_s=downtime_s(incident, desk.now_s) if closed else None,
         step_before=incident.step_before,
         restored_step=restored.step if restored else None,
         lost_steps=incident.lost_steps if closed else None,

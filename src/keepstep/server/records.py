@@ -24,8 +24,6 @@ def incident_record(world: World, incident: Incident) -> IncidentRecord:
     nodes = dict.fromkeys(node_of(r) for r in suspects) | dict.fromkeys(_lost(diagnosed))
     fault = world.faults.get(diagnosis.fault) if diagnosis is not None and diagnosis.fault is not None else None
     restore = started[-1].restore if started else None
-    closed_s = incident.closed_s if incident.closed_s is not None else incident.entered_s
-    down_s = incident.downtime_s if incident.state is IncidentState.RECOVERED else closed_s - incident.opened_s
     return IncidentRecord(
         id=incident.id,
         job=incident.job,
@@ -45,8 +43,8 @@ def incident_record(world: World, incident: Incident) -> IncidentRecord:
         labels=dict(job.spec.labels),
         ranks=incident.ranks,
         opened_s=incident.opened_s,
-        closed_s=closed_s,
-        downtime_s=0.0 if incident.state is IncidentState.NO_FAULT else down_s,
+        closed_s=incident.closed_s if incident.closed_s is not None else incident.entered_s,
+        downtime_s=downtime_s(incident, incident.entered_s),
         stage_s=dict(incident.stage_s),
         step_before=incident.step_before,
         restored_step=restore.step if restore is not None else None,
@@ -84,7 +82,7 @@ def job_record(world: World, job: Job, now_s: float) -> JobRecord:
         finished_s=job.finished_s,
         step=job.step,
         step_time_s=job.step_time_s,
-        downtime_s=job.past.downtime_s + sum(_downtime_s(i, now_s) for i in faults),
+        downtime_s=job.past.downtime_s + sum(downtime_s(i, now_s) for i in faults),
         redone_s=job.past.redone_s + sum(i.lost_steps * (i.step_time_before_s or 0.0) for i in faults),
         faults=job.past.faults + sum(not led_by_drill(i) for i in faults),
         exit_code=job.exit_code,
@@ -137,7 +135,8 @@ def drill_record(drill: Drill, tenant: str, incident_opened_s: float | None) -> 
     )
 
 
-def _downtime_s(incident: Incident, now_s: float) -> float:
+def downtime_s(incident: Incident, now_s: float) -> float:
+    """Without progress: to the first new step where it was recovered from, else to its end, or until now."""
     match incident.state:
         case IncidentState.NO_FAULT:
             return 0.0

@@ -16,8 +16,10 @@ from keepstep.core.access import Principal
 from keepstep.ports import Deposed, JournalCorrupt, JournalUnavailable, Leader, Leadership
 from keepstep.server.desk import Desk
 from keepstep.server.following import Following
+from keepstep.server.history import Seat
 from keepstep.server.meters import Meters
 from keepstep.server.reception import Reception
+from keepstep.server.refusals import Refusals
 from keepstep.server.site import Bulletin, Change, NoLeader, Site
 from keepstep.wire.requests import Accepted, Request
 
@@ -98,6 +100,10 @@ class Replica:
         self._held_until_s = 0.0
         """The lease runs out then, by this machine's own clock; see _boot_s."""
         reception.may_answer = lambda: self.role is None or self._holds_lease()
+        self._followed: str | None = None
+        """Whom its log says that it follows; None: it has not said it yet."""
+        self._refusals = Refusals()
+        """While it follows: they go to its log, which nobody is to fill either."""
         self.began = asyncio.Event()
         """Set once it has a role for the first time: questions can be answered from then on."""
 
@@ -129,11 +135,12 @@ class Replica:
     async def _follow(self) -> tuple[Following, int]:
         """Until this server leads; returns its books as a follower, up to date, and the term."""
         following = await self._read_books()
+        self._followed = None
         listening = asyncio.ensure_future(following.listen())
         try:
             while True:
-                leader = await self._look(following)
-                if self.standing.may_lead and (leader is None or self.standing.alone):
+                leader, answers = await self._look(following)
+                if answers and self.standing.may_lead and (leader is None or self.standing.alone):
                     term = await self._acquire()
                     if term is not None:
                         self._led = True
@@ -142,16 +149,20 @@ class Replica:
                         await self.release()
                 if self._site is not following:
                     self._become(following)
+                self._say_whom(leader)
+                self._tell_refusals()
                 await asyncio.to_thread(self._news.wait, LOOK_S)
-                self._take_news(following)
+                if answers:
+                    self._take_news(following)
         finally:
             listening.cancel()
 
     async def _read_books(self) -> Following:
         """The journal, from its beginning or its newest snapshot. At the first time a database that is away is an error;
-        later it is waited for."""
+        later it is waited for: in a thread, since what the server still knows is asked for meanwhile."""
         while True:
             try:
+                await asyncio.to_thread(self._leadership.leader)
                 return self._make_following(self._bulletin)
             except JournalUnavailable as error:
                 if not self.began.is_set():
@@ -159,16 +170,33 @@ class Replica:
                 log.warning("%s; trying again", error)
                 await asyncio.sleep(AWAY_S)
 
-    async def _look(self, following: Following) -> Leader | None:
-        """Who leads, as far as the database can be asked; a database that is away says nothing about a leader."""
+    async def _look(self, following: Following) -> tuple[Leader | None, bool]:
+        """Who leads, and whether the database answers: one that is away says nothing about a leader, and is not read on the
+        loop, which would stand still for as long."""
         try:
             leader = await asyncio.to_thread(self._leadership.leader)
         except JournalUnavailable as error:
             log.warning("%s; following what is known", error)
-            return following.leader
+            return following.leader, False
         alive = leader if leader is not None and leader.expires_in_s > 0 else None
         following.leader = alive
-        return alive
+        following.books.seat = Seat(
+            server=self.standing.identity,
+            leader=alive.holder if alive is not None else "",
+            address=alive.address if alive is not None else "",
+        )
+        return alive, True
+
+    def _say_whom(self, leader: Leader | None) -> None:
+        """Whenever it is somebody else."""
+        whom = f"{leader.holder} at {leader.address or 'no address'}, term {leader.term}" if leader is not None else ""
+        if whom == self._followed:
+            return
+        self._followed = whom
+        if whom:
+            log.info("server %s follows %s", self.standing.identity, whom)
+        else:
+            log.warning("server %s follows, and nobody leads", self.standing.identity)
 
     async def _acquire(self) -> int | None:
         standing = self.standing
@@ -193,6 +221,8 @@ class Replica:
 
     async def _lead(self, following: Following, term: int) -> None:
         log.info("server %s leads, term %d", self.standing.identity, term)
+        own = self.standing.identity
+        following.books.seat = Seat(server=own, leads=True, leader=own, address=self.standing.address)
         leader = self._make_leader(following, self._bulletin)
         self.role, self._site = leader, leader.site
         leader.begin(term)
@@ -206,6 +236,7 @@ class Replica:
                 task.result()
         finally:
             self.role = None
+            following.books.seat = Seat(server=own)
             self._reception.become(None)
             for task in (running, lease):
                 task.cancel()
@@ -245,11 +276,13 @@ class Replica:
 
     @property
     def leads(self) -> bool:
-        return self._site is not None and self._site.leads
+        """Not any more once it was deposed, though it shows its old books until it has read the journal anew."""
+        return self.role is not None
 
     @property
     def is_led(self) -> bool:
-        return self._site is not None and self._site.is_led
+        follows = self._site is not None and not self._site.leads
+        return self.leads or (follows and self._present.is_led)
 
     @property
     def identity(self) -> str:
@@ -266,7 +299,14 @@ class Replica:
         return await self._present.submit(request, by, key)
 
     def note_refusal(self, who: str, what: str, why: str) -> None:
-        self._present.note_refusal(who, what, why)
+        if self.leads:
+            self._present.note_refusal(who, what, why)
+        elif (told := self._refusals.note(who, what, why, _boot_s())) is not None:
+            self._present.note_refusal(told.who, told.what, told.why)
+
+    def _tell_refusals(self) -> None:
+        for told in self._refusals.due(_boot_s()):
+            self._present.note_refusal(told.who, told.what, f"{told.why} ({told.count} times more)")
 
     def changes(self) -> AsyncIterator[Change]:
         return self._bulletin.changes()

@@ -23,7 +23,9 @@ def resources(
         word = q.lower()
         known = [item for item in known if word in item.id or word in item.serial.lower() or word in item.id.lower()]
     found = page(known, len(known), cursor, limit)
-    return views.Resources(resources=tuple(map(_view, found.items)), next=found.next, total=found.total)
+    return views.Resources(
+        resources=tuple(_view(desk, item) for item in found.items), next=found.next, total=found.total
+    )
 
 
 def _state(text: str) -> ResourceState:
@@ -37,7 +39,7 @@ def resource(desk: Desk, id: str) -> views.ResourceView:
     found = desk.world.resources.get(ResourceId(id))
     if found is None:
         raise UnknownSubject(f"there is no resource {id!r}; see `keepstep resources`")
-    return _view(found)
+    return _view(desk, found)
 
 
 def holds(desk: Desk, source: str = "", cursor: str = "", limit: int = LIMIT_MAX) -> views.Holds:
@@ -60,12 +62,12 @@ def _hold_line(held: tuple[Resource, Hold]) -> views.HoldLine:
     )
 
 
-def _view(item: Resource) -> views.ResourceView:
+def _view(desk: Desk, item: Resource) -> views.ResourceView:
     return views.ResourceView(
         id=item.id,
         node=item.node,
         state=item.state.value,
-        allocatable=item.allocatable,
+        allocatable=desk.world.takes_work(item),
         serial=item.serial,
         holds=tuple(
             views.HoldView(source=hold.source, reason=hold.reason, since_s=hold.since_s) for hold in item.holds.values()

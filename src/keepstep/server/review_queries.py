@@ -1,11 +1,11 @@
 """Material for reviews: from the books, the archive and the journal to the records that `keepstep.review` computes from.
 
-Must not change anything. The computing itself is pure (`review.compute`), so that a server can hand it to a thread; reading the
-archive page by page (``gather``) lets its loop breathe in between.
+Must not change anything. The computing itself is pure (`review.compute`), so that a server can hand it to a thread; so it does
+with reading (``gather``), page by page.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Literal, get_args
 
@@ -27,8 +27,6 @@ from keepstep.server.records import drill_record, fault_record, incident_record,
 from keepstep.server.views import IncidentReport
 
 WEEK_S = 7 * 86_400.0
-SAVES_MAX = 5000
-"""The newest ones in the span; a trend needs no more."""
 REMEDIATIONS_MAX = 5000
 """Decisions that are looked through for repair orders."""
 _PAGE = 500
@@ -44,7 +42,8 @@ def review(
     """Of the last seven days, where nothing is said, or of the whole life of a job. Raises ValueError for an empty span."""
     since_s, until_s = span(desk, 0.0 if job and since_s is None else since_s, until_s)
     closed = [record for kind in get_args(Kind) for record in desk.archive.records(kind, since_s)]
-    return compute(*_narrowed(desk, material_of(desk, closed, since_s, until_s), tenant, job))
+    material = material_of(desk, closed, remediations(desk.journal), since_s, until_s)
+    return compute(*_narrowed(desk, material, tenant, job))
 
 
 async def review_aside(
@@ -79,10 +78,10 @@ async def gather(
     found: dict[tuple[Kind, str], Record] = {}
     for kind in get_args(Kind):
         records = desk().archive.records(kind, since_s)
-        while part := list(islice(records, _PAGE)):
+        while part := await asyncio.to_thread(list, islice(records, _PAGE)):
             found.update(((kind, record.id), record) for record in part)
-            await asyncio.sleep(0)
-    return material_of(desk(), found.values(), since_s, until_s)
+    decided = await asyncio.to_thread(remediations, desk().journal)
+    return material_of(desk(), found.values(), decided, since_s, until_s)
 
 
 def span(desk: Desk, since_s: float | None, until_s: float | None) -> tuple[float, float]:
@@ -103,8 +102,21 @@ def whose(desk: Desk, tenant: str) -> str:
     return ",".join(asked)
 
 
-def material_of(desk: Desk, closed: Iterable[Record], since_s: float, until_s: float) -> Material:
-    """What is over, with what is still open as of now."""
+def remediations(journal: Journal | None) -> tuple[d.Entry, ...]:
+    """What a review reads in the journal itself, newest first."""
+    found: list[d.Entry] = []
+    while journal is not None and len(found) < REMEDIATIONS_MAX:
+        page = journal.mentioning(["stage:remediate"], before=found[-1].seq if found else None, limit=_PAGE)
+        found += page
+        if len(page) < _PAGE:
+            break
+    return tuple(found)
+
+
+def material_of(
+    desk: Desk, closed: Iterable[Record], decided: Sequence[d.Entry], since_s: float, until_s: float
+) -> Material:
+    """What is over, with what is still open as of now. ``decided``: see ``remediations``."""
     world, over = desk.world, list(closed)
     going_on = [incident_record(world, world.incidents[id]) for id in world.open_incidents]
     incidents = (
@@ -123,10 +135,10 @@ def material_of(desk: Desk, closed: Iterable[Record], since_s: float, until_s: f
             *(x for x in over if isinstance(x, FaultRecord)),
             *(fault_record(world, world.faults[id]) for id in world.open_faults),
         ),
-        saves=_saves(desk.journal, since_s, until_s),
+        saves=_saves(desk, since_s, until_s),
         precision=desk.history.ledger.precision(desk.now_s),
         fleet=_fleet(desk),
-        repairs=_repairs(desk),
+        repairs=_repairs(desk, decided),
         drills=_drills(desk, incidents),
     )
 
@@ -161,38 +173,22 @@ def _fleet(desk: Desk) -> Fleet:
     return Fleet(nodes=len(desk.world.by_node), nodes_by_rack=racks)
 
 
-def _saves(journal: Journal | None, since_s: float, until_s: float) -> tuple[SaveRecord, ...]:
+def _saves(desk: Desk, since_s: float, until_s: float) -> tuple[SaveRecord, ...]:
+    """As many of the newest as the tallies keep."""
     return tuple(
-        SaveRecord(
-            job=fact.job, at_s=entry.at_s, step=fact.step, duration_s=fact.duration_s, size_bytes=fact.size_bytes
-        )
-        for entry in _newest(journal, "fact:CheckpointCommitted", since_s, SAVES_MAX)
-        if entry.at_s < until_s and isinstance(fact := entry.record, f.CheckpointCommitted)
+        SaveRecord(job=x.job, at_s=x.at_s, step=x.step, duration_s=x.duration_s, size_bytes=x.size_bytes)
+        for x in desk.tallies.told.committed.values()
+        if since_s <= x.at_s < until_s
     )
-
-
-def _newest(journal: Journal | None, subject: str, since_s: float, most: int) -> Iterator[d.Entry]:
-    """Newest first, back to ``since_s``."""
-    before: int | None = None
-    left = most if journal is not None else 0
-    while journal is not None and left > 0:
-        page = journal.mentioning([subject], before=before, limit=min(_PAGE, left))
-        for entry in page:
-            if entry.at_s < since_s:
-                return
-            yield entry
-        if len(page) < min(_PAGE, left):
-            return
-        before, left = page[-1].seq, left - len(page)
 
 
 # ---- repair orders
 
 
-def _repairs(desk: Desk) -> tuple[Repair, ...]:
+def _repairs(desk: Desk, decided: Sequence[d.Entry]) -> tuple[Repair, ...]:
     """From the moves of resources in and out of repair, as the journal tells them."""
     found: dict[str, list[Repair]] = {}
-    for entry in reversed(list(_newest(desk.journal, "stage:remediate", 0.0, REMEDIATIONS_MAX))):
+    for entry in reversed(decided):
         if not isinstance(entry.record, d.Decision):
             continue
         for change in entry.record.changes:
@@ -282,13 +278,7 @@ def _rehearsed(desk: Desk, record: IncidentRecord) -> DrillRecord | None:
 
 
 def _archived(desk: Desk, kind: Kind, id: str) -> Record | None:
-    cursor = ""
-    while True:
-        page = desk.archive.list(kind, {"q": id}, cursor=cursor)
-        found = next((record for record in page.records if record.id == id), None)
-        if found is not None or not page.next:
-            return found
-        cursor = page.next
+    return next(iter(desk.archive.list(kind, {"id": id}, limit=1).records), None)
 
 
 def _root(desk: Desk, fault: str) -> FaultRecord | None:

@@ -88,6 +88,18 @@ class StateDir:
         except FileNotFoundError:
             return None
 
+    def is_coming_up(self) -> bool:
+        """Whether the server that holds the lock does not listen yet: the lock is its first file, the address its last."""
+        try:
+            return self.address_file.stat().st_mtime_ns < self.lock_file.stat().st_mtime_ns
+        except FileNotFoundError:
+            return True
+
+    @property
+    def kept_file(self) -> Path:
+        """Is there where the newest server was started by somebody who keeps it, and not by a run: that one comes back."""
+        return self.path / "server.kept"
+
     @property
     def http_file(self) -> Path:
         """Where a server writes the URL of its API and dashboard, once they answer."""

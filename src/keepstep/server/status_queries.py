@@ -17,6 +17,13 @@ class Status(Struct, frozen=True, kw_only=True):
     live_jobs: int
     open_incidents: int
     nodes: int
+    server: str = ""
+    """Names this life of the server that answers. Empty: it is of an older version, which does not say who leads."""
+    leads: bool = False
+    """False: it follows; it answers questions and passes requests on."""
+    leader: str = ""
+    """The life of the server that leads, as its lease says; empty: nobody does."""
+    leader_address: str = ""
 
 
 def status(desk: Desk) -> Status:
@@ -29,4 +36,8 @@ def status(desk: Desk) -> Status:
         live_jobs=sum(1 for job in world.live_jobs if desk.sees(job)),
         open_incidents=sum(1 for one in world.open_incidents if desk.sees(world.incidents[one].job)),
         nodes=len(world.by_node),
+        server=desk.seat.server,
+        leads=desk.seat.leads,
+        leader=desk.seat.leader,
+        leader_address=desk.seat.address,
     )

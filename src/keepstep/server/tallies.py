@@ -18,7 +18,8 @@ from keepstep.core.incident import Diagnosis, Incident, IncidentState
 from keepstep.core.job import TERMINAL, JobState
 from keepstep.core.world import World
 from keepstep.review.records import DRILL
-from keepstep.server.records import led_by_drill
+from keepstep.server.records import downtime_s, led_by_drill
+from keepstep.server.saves import Saves
 from keepstep.telemetry import Buckets, Labels
 
 OTHERS = "(others)"
@@ -103,10 +104,12 @@ class Tallies(Struct, kw_only=True):
     lost_gpu_s: dict[Labels, float] = field(default_factory=dict)
     """(class, cause)."""
     lost_steps: int = 0
+    told: Saves = field(default_factory=Saves)
+    """The saves that were counted, so that none is counted twice."""
     saves: dict[Labels, int] = field(default_factory=dict)
     """(result,)."""
     save_s: dict[Labels, Buckets] = field(default_factory=dict)
-    """(op,)."""
+    """(op,). Of a save what the first node told: a counter takes nothing back."""
     saved_bytes: int = 0
     errors: dict[Labels, int] = field(default_factory=dict)
     """(kind of part, failure class) -> faults."""
@@ -158,11 +161,11 @@ class Tallies(Struct, kw_only=True):
             case f.GateFinished():
                 result = {True: "passed", False: "failed", None: "tool_failed"}[fact.passed]
                 _tally(self.gates, (result,))
-            case f.CheckpointCommitted():
+            case f.CheckpointCommitted() if self.told.commit(fact, entry.at_s):
                 _tally(self.saves, ("committed",))
                 self.saved_bytes += fact.size_bytes
                 _observe(self.save_s, ("save",), fact.duration_s)
-            case f.CheckpointFailed():
+            case f.CheckpointFailed() if self.told.fail(fact):
                 _tally(self.saves, ("failed",))
             case f.RequestRefused():
                 _tally(self.refused, (fact.what.split(" ")[0][:60],), fact.count)
@@ -269,13 +272,10 @@ def _diagnosis_of(incident: Incident) -> Diagnosis | None:
 
 
 def _cost_s(incident: Incident) -> tuple[float, float]:
-    """Seconds without progress, and seconds of steps that had to be done again. To the end where it was not recovered."""
+    """Seconds without progress, and seconds of steps that had to be done again."""
     if incident.state is IncidentState.NO_FAULT:
         return 0.0, 0.0
-    closed_s = incident.closed_s if incident.closed_s is not None else incident.entered_s
-    recovered = incident.state is IncidentState.RECOVERED
-    down_s = incident.downtime_s if recovered else max(0.0, closed_s - incident.opened_s)
-    return down_s, incident.lost_steps * (incident.step_time_before_s or 0.0)
+    return downtime_s(incident, incident.entered_s), incident.lost_steps * (incident.step_time_before_s or 0.0)
 
 
 def _count(table: dict[str, int], key: str) -> None:

@@ -9,6 +9,7 @@ import os
 import resource
 import secrets
 import signal
+import socket
 import ssl
 import sys
 import time
@@ -41,7 +42,7 @@ from keepstep.server.observability import open_observability
 from keepstep.server.reception import Reception
 from keepstep.server.replay import file_away
 from keepstep.server.replica import Replica, Standing
-from keepstep.server.site import Bulletin
+from keepstep.server.site import Bulletin, NoLeader
 from keepstep.server.snapshot import load
 from keepstep.server.state_dir import HttpSign, ServerLock, StateDir, StateDirInUse
 from keepstep.wire.requests import SetPolicy
@@ -55,10 +56,13 @@ DAY_S = 86400.0
 IDLE_CHECK_S = 0.5
 ANSWER_WAIT_S = 5.0
 """How long the holder of the state directory has to answer before a second server calls it stuck."""
+COMING_UP_WAIT_S = 60.0
+"""The same while it only starts, which a busy machine or a slow disk may draw out."""
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Exit codes: 0 in peace (also where another server answers), 1 for bad input or journal, 70 for a bug of ours."""
+    """Exit codes: 0 in peace (for a run also where another server answers), 1 for bad input or journal, 70 for a bug of ours,
+    75 where another server runs for the state directory."""
     config = read_config(sys.argv[1:] if argv is None else argv, os.environ)
     configure(config.log_format)
     _raise_descriptor_limit()
@@ -66,10 +70,15 @@ def main(argv: list[str] | None = None) -> int:
         config.state.create()
         return serve(config)
     except StateDirInUse as error:
-        return _second(config.state, str(error))
+        return _second(config, str(error))
     except (ValueError, OSError, JournalCorrupt, JournalSchemaNewer, JournalUnavailable) as error:
-        print(f"keepstep server: {error}", file=sys.stderr)
+        print(f"keepstep server: {_advised(error, config)}", file=sys.stderr)
         return 1
+
+
+def _advised(error: Exception, config: ServerConfig) -> str:
+    away = isinstance(error, JournalUnavailable) and config.shared
+    return f"{error}; see that it runs, and what --database or $KEEPSTEP_DATABASE names" if away else str(error)
 
 
 def serve(config: ServerConfig) -> int:
@@ -77,9 +86,17 @@ def serve(config: ServerConfig) -> int:
     with contextlib.ExitStack() as stack:
         if not config.follow:
             stack.callback(ServerLock(config.state).release)
+            _say_who_keeps_it(config)
         database = open_database(config.database or config.state.journal, read_only=config.follow)
         stack.callback(database.close)
         return asyncio.run(_Server(config, database).run())
+
+
+def _say_who_keeps_it(config: ServerConfig) -> None:
+    if config.exit_when_idle_s is None:
+        config.state.kept_file.touch()
+    else:
+        config.state.kept_file.unlink(missing_ok=True)
 
 
 class _Server:
@@ -111,15 +128,16 @@ class _Server:
             self._watch = open_observability(config.state.path, replica, self._identity, os.environ)
             stack.push_async_callback(self._watch.stop)
             web = self._make_web(replica)
+            doors = self._doors(web, stack)
             running = asyncio.ensure_future(replica.run())
             stack.push_async_callback(replica.release)
             stack.push_async_callback(_cancel, running)
-            running.add_done_callback(lambda task: _failed(done, task))
+            running.add_done_callback(lambda task: _failed(done, task, config))
             await _first(replica.began, done)
             if self._config.names:
                 stack.push_async_callback(_cancel, asyncio.ensure_future(self._keep_certificate()))
             if not done.done():
-                await self._open_for_people(replica, web, stack)
+                await self._open_for_people(replica, web, doors, stack)
                 self._publish()
                 self._collecting.begin()
                 if config.exit_when_idle_s is not None:
@@ -201,13 +219,23 @@ class _Server:
         reachable = [a for a in known if not a.path] or known
         return self._config.advertise or (str(reachable[0]) if reachable else "")
 
-    async def _open_for_people(self, replica: Replica, web: Any, stack: contextlib.AsyncExitStack) -> None:
+    def _doors(self, web: Any, stack: contextlib.AsyncExitStack) -> list[socket.socket]:
+        """For HTTP. Had before this server leads: where a port is taken, nobody is to lead for that moment."""
+        wanted = self._config.http
+        doors = bind(wanted) if wanted is not None and web is not None else []
+        for door in doors:
+            stack.callback(door.close)
+        return doors
+
+    async def _open_for_people(
+        self, replica: Replica, web: Any, doors: list[socket.socket], stack: contextlib.AsyncExitStack
+    ) -> None:
         """Policy file and HTTP."""
         config = self._config
         if config.policy is not None and replica.leads:
             await _set_policy(replica, config.policy.read_text(encoding="utf-8"), str(config.policy))
-        if config.http is not None and web is not None:
-            serving, sign = self._open_http(config.http, web)
+        if config.http is not None and doors:
+            serving, sign = self._open_http(config.http, web, doors)
             stack.push_async_callback(_cancel, serving)
             stack.callback(sign.take_down)
 
@@ -226,11 +254,13 @@ class _Server:
         secure = not is_loopback(wanted.host)
         return web.Web(replica, owner_token=self._token, names=self._config.names, secure=secure)
 
-    def _open_http(self, wanted: HttpAddress, web: Any) -> "tuple[asyncio.Task[None], HttpSign]":
+    def _open_http(
+        self, wanted: HttpAddress, web: Any, doors: list[socket.socket]
+    ) -> "tuple[asyncio.Task[None], HttpSign]":
         """Serve API and dashboard. Beyond loopback only with a certificate."""
-        sockets, secure = bind(wanted), not is_loopback(wanted.host)
-        serving: asyncio.Task[None] = web.open(sockets, self._tls() if secure else None)
-        url = f"http{'s' if secure else ''}://{url_host(wanted.host)}:{sockets[0].getsockname()[1]}"
+        secure = not is_loopback(wanted.host)
+        serving: asyncio.Task[None] = web.open(doors, self._tls() if secure else None)
+        url = f"http{'s' if secure else ''}://{url_host(wanted.host)}:{doors[0].getsockname()[1]}"
         sign = HttpSign(self._config.state, url)
         log.info("API and dashboard at %s; `keepstep dashboard` logs you in", url)
         return serving, sign
@@ -259,6 +289,8 @@ async def _set_policy(replica: Replica, overrides: str, where: str) -> None:
         await replica.submit(SetPolicy(overrides=overrides), msgspec.structs.replace(OWNER, name=f"file {where}"))
     except ValueError as error:
         raise ValueError(f"{where}: {error}") from None
+    except NoLeader as error:
+        log.warning("the policy of %s was not set: %s", where, error)
 
 
 async def _cancel(task: "asyncio.Task[None]") -> None:
@@ -266,13 +298,13 @@ async def _cancel(task: "asyncio.Task[None]") -> None:
     await asyncio.gather(task, return_exceptions=True)
 
 
-def _failed(done: "asyncio.Future[int]", task: "asyncio.Task[None]") -> None:
+def _failed(done: "asyncio.Future[int]", task: "asyncio.Task[None]", config: ServerConfig) -> None:
     """The end of the role before its time is a bug of ours, or a journal that is not what it was."""
     if task.cancelled():
         return
     error = task.exception()
     if isinstance(error, JournalCorrupt | JournalSchemaNewer | JournalUnavailable):
-        print(f"keepstep server: {error}", file=sys.stderr)
+        print(f"keepstep server: {_advised(error, config)}", file=sys.stderr)
         _end(done, 1)
     else:
         log.critical("the server cannot go on", exc_info=error)
@@ -324,18 +356,23 @@ def _end(done: "asyncio.Future[int]", code: int) -> None:
         done.set_result(code)
 
 
-def _second(state: StateDir, holder: str) -> int:
-    """Another server holds the state directory: fine if it answers."""
-    deadline = time.monotonic() + ANSWER_WAIT_S
-    while time.monotonic() < deadline:
+def _second(config: ServerConfig, holder: str) -> int:
+    """Another server holds the state directory: fine for a run if that one answers, and for nobody who has asked for this
+    one."""
+    state = config.state
+    began_s = time.monotonic()
+    while True:
         text = state.address()
         try:
             if text is not None:
                 parse_address(text).connect(1.0).close()
-                print(f"a server (pid {holder}) already runs for {state.path} at {text}", file=sys.stderr)
-                return 0
+                whose = "" if state.kept_file.exists() else "; `keepstep run` started it, and it ends with the last job"
+                print(f"a server (pid {holder}) already runs for {state.path} at {text}{whose}", file=sys.stderr)
+                return 0 if config.exit_when_idle_s is not None else os.EX_TEMPFAIL
         except OSError:
             pass  # it is still on its way up
+        if time.monotonic() - began_s > (COMING_UP_WAIT_S if state.is_coming_up() else ANSWER_WAIT_S):
+            break
         time.sleep(0.05)
     print(
         f"keepstep server: {state.path} is held by pid {holder or 'unknown'}, which does not answer; end it first",

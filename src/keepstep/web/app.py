@@ -12,7 +12,7 @@ from keepstep.server.metrics import metrics_text
 from keepstep.server.site import Site
 from keepstep.web import login, problems
 from keepstep.web.api import access, drills, fleet, incidents, installation, jobs, reviews
-from keepstep.web.api.asking import check_body
+from keepstep.web.api.asking import check_request
 from keepstep.web.auth import Gate
 from keepstep.web.events import Readers, stream_events
 from keepstep.web.headers import Tagged, guard_headers
@@ -33,14 +33,14 @@ def api_routes() -> list[Router]:
     """What the description of the API describes."""
     of = (jobs, incidents, drills, fleet, installation, access, reviews)
     reads = [route for part in of for route in part.ROUTES]
-    asked = Router(API, route_handlers=reads, middleware=[Tagged], before_request=check_body)
-    return [asked, Router(API, route_handlers=[stream_events])]
+    asked = Router(API, route_handlers=reads, middleware=[Tagged], before_request=check_request)
+    return [asked, Router(API, route_handlers=[stream_events], before_request=check_request)]
 
 
 def make_app(site: Site, options: WebOptions, extra_routes: Sequence[Any] = ()) -> Litestar:
     """``extra_routes``: handlers and routers of the dashboard. Made in the event loop that it runs in."""
     routes = api_routes()
-    about = Router(API, route_handlers=[openapi_json], middleware=[Tagged])
+    about = Router(API, route_handlers=[openapi_json], middleware=[Tagged], before_request=check_request)
     state = {"site": site, "options": options, "readers": Readers(options.readers_max), "routes": routes}
     return Litestar(
         route_handlers=[*routes, about, metrics, *login.ROUTES, *extra_routes],

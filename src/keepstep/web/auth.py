@@ -35,7 +35,7 @@ class Gate:
             raise ProblemError(404, "there are no web sockets here; live changes are at /api/v1/events")
         request: Request[Any, Any, Any] = Request(scope)
         site, options = request.app.state.site, request.app.state.options
-        check_host(request, options)
+        _check_host(request, site, options)
         opt = scope["route_handler"].opt
         scope["auth"], scope["user"] = None, None
         if not opt.get("public"):
@@ -45,16 +45,13 @@ class Gate:
     def _let_in(
         self, request: Request[Any, Any, Any], site: Site, options: WebOptions, action: Action | None
     ) -> Principal:
-        what = f"{request.method} {request.scope['path_template']}"
         principal, by_cookie = identify(request, site.desk(), options)
         if principal is None:
-            if "authorization" in request.headers:
-                site.note_refusal(f"(unknown) at {client_of(request)}", what, "no such token")
-            raise _unknown(request)
+            raise _unknown(request, site)
         why = _forged(request) if by_cookie else ""
         why = why or (refusal(principal, action) if action is not None else "")
         if why:
-            site.note_refusal(principal.name, what, why)
+            site.note_refusal(principal.name, deed_of(request), why)
             raise ProblemError(403, why)
         return principal
 
@@ -72,13 +69,24 @@ def identify(request: Request[Any, Any, Any], desk: Desk, options: WebOptions) -
     return known, known is not None
 
 
-def check_host(request: Request[Any, Any, Any], options: WebOptions) -> None:
+def _check_host(request: Request[Any, Any, Any], site: Site, options: WebOptions) -> None:
     """Against DNS rebinding: a page of somebody else, whose name now points here, does not get in."""
     name = host_of(request.headers.get("host", ""))
     if not options.known_host(name):
-        raise ProblemError(
-            421, f"this server is not called {name[:100]!r}; name it with --host, or ask by its own name"
-        )
+        why = f"this server is not called {name[:100]!r}"
+        note_stranger(request, site, why)
+        raise ProblemError(421, f"{why}; name it with --host, or ask by its own name")
+
+
+def note_stranger(request: Request[Any, Any, Any], site: Site, why: str) -> None:
+    """For the journal: somebody was refused of whom nothing is known but where the request came from."""
+    client = request.client.host if request.client is not None else "a socket"
+    site.note_refusal(f"(unknown) at {client}", deed_of(request), why)
+
+
+def deed_of(request: Request[Any, Any, Any]) -> str:
+    """What is asked, for the journal: the route, of which there are only so many, and not its address."""
+    return f"{request.method} {request.scope['path_template']}"
 
 
 def host_of(header: str) -> str:
@@ -94,10 +102,6 @@ def same_origin(request: Request[Any, Any, Any]) -> bool:
     return request.headers.get("sec-fetch-site", "same-origin") in ("same-origin", "none")
 
 
-def client_of(request: Request[Any, Any, Any]) -> str:
-    return request.client.host if request.client is not None else "a socket"
-
-
 def _forged(request: Request[Any, Any, Any]) -> str:
     if request.method in SAFE:
         return ""
@@ -106,8 +110,13 @@ def _forged(request: Request[Any, Any, Any]) -> str:
     return ""
 
 
-def _unknown(request: Request[Any, Any, Any]) -> ProblemError:
-    if request.method == "GET" and "text/html" in request.headers.get("accept", ""):
+def _unknown(request: Request[Any, Any, Any], site: Site) -> ProblemError:
+    wrong = "authorization" in request.headers
+    to_login = request.method == "GET" and "text/html" in request.headers.get("accept", "")
+    if wrong or not to_login:  # whoever opens the dashboard without a session is shown the way, not refused
+        none = "the session is unknown, or over" if COOKIE in request.cookies else "no credential"
+        note_stranger(request, site, "no such token" if wrong else none)
+    if to_login:
         following = quote(request.url.path + (f"?{request.url.query}" if request.url.query else ""), safe="/")
         return ProblemError(303, "log in first", {"Location": f"/login?next={following}"})
     return ProblemError(

@@ -12,7 +12,7 @@ from msgspec import Struct
 from keepstep.server.authentication import identify_bearer
 from keepstep.server.registry import SESSION_LIFE_S
 from keepstep.web.api.asking import act
-from keepstep.web.auth import client_of, same_origin
+from keepstep.web.auth import note_stranger, same_origin
 from keepstep.web.problems import ProblemError
 from keepstep.web.sessions import COOKIE, seal, session_of
 from keepstep.wire.requests import EndSession
@@ -81,13 +81,14 @@ async def log_in(
     request: Request[Any, Any, Any], data: Annotated[Credentials, Body(media_type=RequestEncodingType.URL_ENCODED)]
 ) -> Response[str]:
     """A form with a token; gives a cookie that stands for it."""
-    if not same_origin(request):
-        raise ProblemError(403, "log in from the server's own page")
     site, options = request.app.state.site, request.app.state.options
+    if not same_origin(request):
+        note_stranger(request, site, "the login form is on somebody else's page")
+        raise ProblemError(403, "log in from the server's own page")
     desk = site.desk()
     principal = identify_bearer(desk.registry, options.owner_token, data.token.strip(), desk.now_s)
     if principal is None:
-        site.note_refusal(f"(unknown) at {client_of(request)}", "POST /login", "no such token")
+        note_stranger(request, site, "no such token")
         return Response(page("That token is unknown, expired or revoked.", data.next), status_code=401)
     value = seal(principal, options.owner_token, desk.now_s)
     cookie = Cookie(

@@ -1,7 +1,7 @@
 """Errors as application/problem+json (RFC 9457): every one of them, and never a stack trace. Owns what status each gets."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from typing import Any
 
@@ -24,9 +24,11 @@ RETRY_AFTER_S = 1
 class ProblemError(Exception):
     """Raised by a handler or a middleware to answer with a problem."""
 
-    def __init__(self, status: int, detail: str, headers: Mapping[str, str] = {}) -> None:
+    def __init__(
+        self, status: int, detail: str, headers: Mapping[str, str] = {}, errors: Sequence[FieldError] = ()
+    ) -> None:
         super().__init__(detail)
-        self.status, self.detail, self.headers = status, detail, dict(headers)
+        self.status, self.detail, self.headers, self.errors = status, detail, dict(headers), tuple(errors)
 
 
 def problem_body(status: int, detail: str, errors: tuple[FieldError, ...] = ()) -> bytes:
@@ -60,7 +62,7 @@ def refused(error: Exception) -> ProblemError:
 
 
 def _on_problem(_: Request[Any, Any, Any], error: ProblemError) -> Response[bytes]:
-    return respond(error.status, error.detail, error.headers)
+    return respond(error.status, error.detail, error.headers, error.errors)
 
 
 def _on_http(_: Request[Any, Any, Any], error: HTTPException) -> Response[bytes]:

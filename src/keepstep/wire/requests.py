@@ -49,6 +49,10 @@ class SetPolicy(Struct, frozen=True, kw_only=True, tag=True):
     overrides: str
 
 
+API_TOKEN_LIFE_S = 90 * 86_400.0
+"""Of an API token for which nothing else is asked."""
+
+
 class IssueToken(Struct, frozen=True, kw_only=True, tag=True):
     """The digest of a secret that the asker has made: the secret itself never travels here."""
 
@@ -58,6 +62,7 @@ class IssueToken(Struct, frozen=True, kw_only=True, tag=True):
     name: str = ""
     tenants: tuple[str, ...] = ()
     expires_in_s: float | None = None
+    """None: never."""
 
 
 class RevokeToken(Struct, frozen=True, kw_only=True, tag=True):

@@ -38,7 +38,7 @@ class _Source(AmdSource):
     library = "json"  # Whatever is installed: the child alone imports the stand-in.
 
     def __init__(self, answers: str) -> None:
-        super().__init__(interval_s=0.2, deadline_s=10.0)
+        super().__init__(interval_s=0.2, deadline_s=60.0)
         self._answers = answers
 
     def environ(self) -> Mapping[str, str]:

@@ -53,6 +53,6 @@ class Wire:
             with contextlib.suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
         for thread in self._threads:
-            thread.join(timeout=10)
+            thread.join(timeout=60)
         for end in (self._listening, *self._ends):
             end.close()

@@ -24,11 +24,11 @@ def database(tmp_path: Path) -> Iterator[Database]:
     opened.close()
 
 
-def plans(database: Database, where: dict[str, str]) -> list[list[str]]:
-    """Of the statements of one search of which there is a next page: that of the page, and that of the count."""
+def plans(database: Database, where: dict[str, str], total: int = 20) -> list[list[str]]:
+    """Of the statements of one search: that of the page and, where there is a next one, that of the count."""
     engine, asked = database.journal._connections.engine, []
     event.listen(engine, "before_cursor_execute", lambda *told: asked.append(told[2:4]))
-    assert database.archive.list("incident", where, limit=5).total == 20
+    assert database.archive.list("incident", where, limit=5).total == total
     steps = []
     with engine.connect() as connection:
         for statement, values in list(asked):
@@ -50,6 +50,12 @@ def test_filters_are_judged_within_one_index(database: Database) -> None:
         for asked in few:
             for steps in plans(database, asked):
                 assert len(steps) == 1 and steps[0].startswith("SEARCH finished USING COVERING INDEX"), (asked, steps)
+
+
+def test_an_id_leads_to_its_one_row(database: Database) -> None:
+    for where in ({"id": "i7"}, {"id": "i7", "job": "j", "tenant": "t", "q": "i"}):
+        [steps] = plans(database, where, total=1)
+        assert len(steps) == 1 and steps[0].endswith("INDEX finished_id (what=? AND id=?)")
 
 
 def test_words_are_looked_for_in_order(database: Database) -> None:

@@ -19,6 +19,8 @@ INCIDENT = IncidentRecord(
     id="i1", job="j", tenant="t", kind="fault", state="recovered", cause="host", closed_s=5.0, nodes=("n1",)
 )
 KINDS = ("sqlite", "postgresql")
+PATIENCE_S = 60.0
+"""A disk or a database that stands still for some seconds is not what is tested."""
 
 
 def database_of(kind: str, request: pytest.FixtureRequest, tmp_path: Path, name: str) -> str:
@@ -27,7 +29,7 @@ def database_of(kind: str, request: pytest.FixtureRequest, tmp_path: Path, name:
 
 def filled(where: str) -> Database:
     """Compacted to 20, 2540 entries, one incident."""
-    database = open_database(where)
+    database = open_database(where, patience_s=PATIENCE_S)
     database.leadership.acquire("server", "a", 600.0)
     entries = database.journal.append(1.0, [FACT] * 40, [(Session("s"), 4)])
     database.snapshots.put(Snapshot(seq=30, hash=entries[29].hash, at_s=1.0, body=b"state"))
@@ -64,7 +66,7 @@ def test_there_and_back(request: pytest.FixtureRequest, tmp_path: Path, source: 
 
     where = database_of(target, request, tmp_path, "target.db")
     assert restore(copy, where) == 2520
-    restored = open_database(where)
+    restored = open_database(where, patience_s=PATIENCE_S)
     assert shown(restored) == shown(database)
     leader = restored.leadership.leader()
     assert leader is not None and leader.term == 1_000_001 and leader.expires_in_s <= 0

@@ -32,6 +32,18 @@ def wheres(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, str]:
     return request.getfixturevalue("postgres_url"), postgres.fresh()
 
 
+PATIENCE_S = 60.0
+"""What a migration imports on its way may take long on a busy machine."""
+
+
+def connections_to(where: str) -> Connections:
+    return Connections(reach(where, read_only=False, patience_s=PATIENCE_S), read_only=False)
+
+
+def opened(where: str, *, read_only: bool = False) -> Database:
+    return open_database(where, read_only=read_only, patience_s=PATIENCE_S)
+
+
 def described(connections: Connections) -> dict[str, object]:
     """Columns, keys, indexes and triggers."""
     with connections.reading() as connection:
@@ -54,8 +66,8 @@ def _condition(index: Any) -> str:
 
 
 def test_made_at_once_and_migrated_are_the_same(wheres: tuple[str, str]) -> None:
-    one = open_database(wheres[0])
-    two = Connections(reach(wheres[1], read_only=False, patience_s=5.0), read_only=False)
+    one = opened(wheres[0])
+    two = connections_to(wheres[1])
     with two.writing(patient=True) as connection:
         migrate.upgrade(connection)
         assert migrate.revision_of(connection) == migrate.CURRENT
@@ -66,7 +78,7 @@ def test_made_at_once_and_migrated_are_the_same(wheres: tuple[str, str]) -> None
 
 
 def test_a_migration_that_fails_changes_nothing(wheres: tuple[str, str]) -> None:
-    connections = Connections(reach(wheres[0], read_only=False, patience_s=5.0), read_only=False)
+    connections = connections_to(wheres[0])
     with connections.writing() as connection:
         migrate.upgrade(connection, to="0002")
         connection.exec_driver_sql("CREATE TABLE reports (in_the_way INTEGER)")
@@ -96,7 +108,7 @@ INSERT INTO finished_nodes VALUES ('incident', 'n1', 'inc-1')
 
 def test_what_is_over_is_still_found_after_its_tables_were_laid_out_anew(wheres: tuple[str, str]) -> None:
     """Else a server on a database of before files nothing any more, and forgets nothing."""
-    connections = Connections(reach(wheres[0], read_only=False, patience_s=5.0), read_only=False)
+    connections = connections_to(wheres[0])
     types = ("TEXT", "REAL") if "://" not in wheres[0] else ('TEXT COLLATE "C"', "DOUBLE PRECISION")
     record = IncidentRecord(
         id="inc-1", job="j", tenant="t", kind="fault", state="recovered", cause="network", opened_s=4.0, closed_s=5.0
@@ -108,7 +120,7 @@ def test_what_is_over_is_still_found_after_its_tables_were_laid_out_anew(wheres:
         body = {"what": "incident", "id": "inc-1", "record": msgspec.msgpack.encode(record), "report": b"told"}
         connection.execute(schema.reports.insert(), [body])
     connections.close()
-    plain, database = open_database(wheres[1]), open_database(wheres[0])
+    plain, database = opened(wheres[1]), opened(wheres[0])
     assert described(database.connections) == described(plain.connections)
     assert database.archive.list("incident", {"node": "n1", "job": "j", "q": "word"}).records == (record,)
     database.archive.put(9, [(msgspec.structs.replace(record, id="inc-2"), b"told")])
@@ -122,7 +134,7 @@ def test_several_that_open_it_at_once_make_it_once(wheres: tuple[str, str]) -> N
 
     def open_it() -> Database:
         together.wait()
-        return open_database(wheres[0], patience_s=60.0)
+        return opened(wheres[0])
 
     with ThreadPoolExecutor(6) as threads:
         opening = [threads.submit(open_it) for _ in range(6)]
@@ -135,9 +147,9 @@ def test_who_looks_before_it_is_made_sees_it_once_it_is(wheres: tuple[str, str])
     """As a viewer does that was started with the server: the file is there before its tables are."""
     if "://" not in wheres[0]:
         Path(wheres[0]).touch()
-    early = open_database(wheres[0], read_only=True)
+    early = opened(wheres[0], read_only=True)
     assert early.journal.last() == 0 and list(early.journal.read()) == [] and early.leadership.leader() is None
-    owner = open_database(wheres[0])
+    owner = opened(wheres[0])
     assert owner.leadership.acquire("s", "unix:/s", 5.0) == 1
     owner.journal.append(1.0, [ServerStarted(server="s", version="1", term=1)])
     assert [entry.seq for entry in early.journal.read()] == [early.journal.last()] == [1]
@@ -148,12 +160,12 @@ def test_who_looks_before_it_is_made_sees_it_once_it_is(wheres: tuple[str, str])
 
 
 def test_a_newer_schema_is_refused(wheres: tuple[str, str]) -> None:
-    database = open_database(wheres[0])
+    database = opened(wheres[0])
     with database.connections.writing() as connection:
         connection.exec_driver_sql("UPDATE alembic_version SET version_num = '0099'")
     database.close()
     with pytest.raises(JournalSchemaNewer, match="schema 0099; this Keepstep knows up to"):
-        open_database(wheres[0])
+        opened(wheres[0])
 
 
 def test_alembic_knows_the_same_steps() -> None:
@@ -165,7 +177,7 @@ def test_alembic_knows_the_same_steps() -> None:
 
 def test_what_a_snapshot_of_before_left_out_is_read_from_the_journal(wheres: tuple[str, str]) -> None:
     """Who only looks changes no tables, so an older archive is closed to it. A compacted journal needs its snapshot."""
-    database = open_database(wheres[0])
+    database = opened(wheres[0])
     assert database.leadership.acquire("s", "unix:/s", 5.0) == 1
     database.journal.append(1.0, [ServerStarted(server="s", version="1", term=1)])
     (entry,) = database.journal.read()
@@ -173,16 +185,16 @@ def test_what_a_snapshot_of_before_left_out_is_read_from_the_journal(wheres: tup
     with database.connections.writing() as connection:
         connection.exec_driver_sql("UPDATE alembic_version SET version_num = '0003'")
     database.close()
-    early = open_database(wheres[0], read_only=True)
+    early = opened(wheres[0], read_only=True)
     leader = early.leadership.leader()
     assert early.snapshots.newest() is None and leader is not None and leader.term == 1
     early.close()
-    again = Connections(reach(wheres[0], read_only=False, patience_s=5.0), read_only=False)
+    again = connections_to(wheres[0])
     with again.writing() as connection:
         hashed = bytes.fromhex(entry.hash)
         connection.execute(schema.marks.insert().values(name="compacted", seq=1, hash=hashed))
     again.close()
-    early = open_database(wheres[0], read_only=True)
+    early = opened(wheres[0], read_only=True)
     newest = early.snapshots.newest()
     assert newest is not None and newest.body == b"books"
     early.close()

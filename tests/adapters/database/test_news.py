@@ -24,7 +24,7 @@ def where(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 @pytest.fixture
 def pair(where: str) -> Iterator[tuple[Database, News]]:
     """A writer, and what somebody else hears of it."""
-    writer, listener = open_database(where), open_database(where)
+    writer, listener = (open_database(where, patience_s=DEADLINE_S) for _ in range(2))
     news = listener.news()
     while news.wait(0.05):
         pass  # at first there may be a word without news
@@ -61,7 +61,7 @@ def test_closing_ends_a_wait(pair: tuple[Database, News]) -> None:
 
 
 def test_after_a_restart_of_postgresql_it_is_listened_to_again(postgres: PostgresServer, postgres_url: str) -> None:
-    writer = open_database(postgres_url)
+    writer = open_database(postgres_url, patience_s=DEADLINE_S)
     news = writer.news()
     assert news.wait(DEADLINE_S) is True, "it listens from now on"
     postgres.stop()

@@ -104,6 +104,6 @@ def test_a_file_is_opened_without_the_drivers_of_others(tmp_path: Path) -> None:
         "print({'alembic', 'psycopg', 'mako', 'numpy'} & set(sys.modules))"
     )
     done = subprocess.run(
-        [sys.executable, "-c", program, str(tmp_path / "journal.db")], capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", program, str(tmp_path / "journal.db")], capture_output=True, text=True, timeout=150
     )
     assert (done.stdout, done.stderr) == ("set()\n", "")

@@ -58,7 +58,7 @@ def mounts(tmp_path: Path, line: str) -> Path:
 
 def test_a_real_mount_is_measured() -> None:
     heard = Heard()
-    run(SpaceSource(["/"]), heard, lambda: bool(heard.levels))
+    run(SpaceSource(["/"], timeout_s=90.0), heard, lambda: bool(heard.levels))
     part, counter, percent = heard.levels[0]
     assert (part, counter) == ("mount//", "used_percent")
     assert 0 <= percent <= 100
@@ -68,7 +68,7 @@ def test_a_full_disk_is_told_once(tmp_path: Path) -> None:
     heard = Heard()
     proc = mounts(tmp_path, "/dev/nvme0n1 /local xfs rw 0 0\n")
     run(
-        SpaceSource(["/local"], proc=proc, question=question(1000, 0, 0, 0, 0, 0), period_s=0.01),
+        SpaceSource(["/local"], proc=proc, question=question(1000, 0, 0, 0, 0, 0), period_s=0.01, timeout_s=90.0),
         heard, lambda: len(heard.levels) > 3,
     )  # fmt: skip
     assert [(x.signal, x.part) for x in heard.observations] == [("space.full", "mount//local")]
@@ -88,7 +88,7 @@ def test_a_shared_mount_that_does_not_answer_is_its_server(tmp_path: Path) -> No
 def test_a_full_file_system_in_memory_is_told_where_it_is_declared(tmp_path: Path) -> None:
     heard = Heard()
     proc = mounts(tmp_path, "tmpfs /dev/shm tmpfs rw 0 0\n")
-    source = SpaceSource(["/dev/shm"], proc=proc, question=question(1000, 0, 0, 0, 0, 0))
+    source = SpaceSource(["/dev/shm"], proc=proc, question=question(1000, 0, 0, 0, 0, 0), timeout_s=90.0)
     run(source, heard, lambda: bool(heard.observations))
     assert [(x.signal, x.part) for x in heard.observations] == [("space.full", "mount//dev/shm")]
 
@@ -106,7 +106,7 @@ def test_drives_are_asked_through_smartctl_and_told_once(tmp_path: Path) -> None
     program.write_text(f"#!/bin/sh\nif [ \"$1\" = --scan ]; then echo '{scan}'; else echo '{json.dumps(REPORT)}'; fi\n")
     program.chmod(0o755)
     heard = Heard()
-    run(SmartSource(program=str(program), period_s=0.05), heard, lambda: len(heard.levels) > 8)
+    run(SmartSource(program=str(program), period_s=0.05, timeout_s=90.0), heard, lambda: len(heard.levels) > 8)
     assert [(x.signal, x.part) for x in heard.observations] == [("smart.failed", "disk/nvme3")]
     assert heard.names[0].parts == ("disk/nvme3", "disk/S1")
     assert heard.states[0] == "seen"

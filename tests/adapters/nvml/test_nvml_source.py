@@ -69,7 +69,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     source = Path(__file__).parent / "standin.c"
     assert COMPILER is not None
     command = [COMPILER, "-shared", "-fPIC", "-O1", "-o", str(folder / "libnvidia-ml.so.1"), str(source)]
-    subprocess.run(command, check=True, timeout=60)
+    subprocess.run(command, check=True, timeout=150)
     return folder
 
 
@@ -115,7 +115,7 @@ class _Told(NvmlSource):
 async def running(library: Path, driver: Driver, **options: float) -> AsyncIterator[Seen]:
     seen = Seen()
     environ = {**os.environ, "LD_LIBRARY_PATH": str(library), "STANDIN_NVML_STATE": str(driver._path)}
-    source = _Told(environ, **{"interval_s": 0.2, "deadline_s": 10.0, **options})
+    source = _Told(environ, **{"interval_s": 0.2, "deadline_s": 60.0, **options})
     task = asyncio.create_task(source.run(seen))
     try:
         yield seen
@@ -297,7 +297,7 @@ def test_a_package_that_is_not_installed_is_absent() -> None:
 
 def _has_driver() -> bool:
     code = "import pynvml; pynvml.nvmlInit()"
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60).returncode == 0
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=150).returncode == 0
 
 
 XML = """<nvidia_smi_log><attached_gpus>1</attached_gpus><gpu id="00000000:9B:00.0"><uuid>GPU-0001</uuid><serial>77</serial>
@@ -310,7 +310,7 @@ class _ByTool(NvmlSource):
     library = "keepstep_no_such_binding"
 
     def __init__(self, folder: Path) -> None:
-        super().__init__(interval_s=0.2, deadline_s=20.0)
+        super().__init__(interval_s=0.2, deadline_s=60.0)
         self._folder = folder
 
     def child(self) -> str:

@@ -176,7 +176,7 @@ def link_to(
     chosen: dict[str, Any] = {
         "hello": Hello(protocol=messages.PROTOCOL, role="agent", node=NodeId("n0"), session=Session("s")),
         "credentials": Credentials(state_dir="/nowhere", identity_dir=identity_dir, token=token),
-        "backoff": SOON, "worth": lambda fact: 0, "on_refusal": "try again",
+        "backoff": SOON, "worth": lambda fact: 0, "on_refusal": "try again", "connect_wait_s": 60.0,
     } | settings  # fmt: skip
     return ServerLink(LinkSettings(**chosen), find, owner)
 
@@ -198,15 +198,21 @@ def running(scene: Callable[[ServerLink], Awaitable[None]], make: Callable[[], A
         results = await _ended(acting, life)
         while ScriptedServer.started:
             await ScriptedServer.started.pop().stop()
-        if others := asyncio.all_tasks() - {asyncio.current_task()}:
-            await asyncio.wait(others, timeout=1.0)
-            await _ended(*others)
-        await asyncio.sleep(0.01)
+        await settled()
         for result in results:
             if isinstance(result, BaseException) and not isinstance(result, asyncio.CancelledError):
                 raise result
 
     asyncio.run(play())
+
+
+async def settled() -> None:
+    """Whoever still sees a connection off has done so. One that were cancelled instead, as at the end of a loop, before it has
+    begun would leave its socket open."""
+    while others := asyncio.all_tasks() - {asyncio.current_task()}:
+        if (await asyncio.wait(others, timeout=DEADLINE_S))[1]:
+            await _ended(*others)
+    await asyncio.sleep(0.01)
 
 
 async def _ended(*tasks: Any) -> list[Any]:

@@ -6,13 +6,24 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.adapters.server_link import servers
-from tests.adapters.server_link.servers import Owner, ScriptedServer, follower, link_to, refusing, running, until, word
+from tests.adapters.server_link.servers import (
+    Owner,
+    ScriptedServer,
+    follower,
+    link_to,
+    refusing,
+    running,
+    settled,
+    until,
+    word,
+)
 
 from keepstep.adapters.server_link.address import Address, parse_address
 from keepstep.adapters.server_link.errors import ServerRefused
@@ -25,6 +36,7 @@ from keepstep.wire.messages import Beat, Command, NotLeader, Superseded
 
 NOBODY = Address("tcp", host="127.0.0.1", port=1)
 """Where nobody listens."""
+DEADLINE_S = servers.DEADLINE_S
 
 
 FREE = Release(job=JobId("j"), node=NodeId("n0"), session=Session("s"), resource=node_resource(NodeId("n0")))
@@ -44,11 +56,12 @@ def test_a_link_that_is_cancelled_ends_at_whatever_moment() -> None:
             for _ in range(moment):
                 await asyncio.sleep(0)
             life.cancel()
-            await asyncio.wait([life], timeout=20.0)
+            await asyncio.wait([life], timeout=60.0)
             if not life.done():
                 lost.append(moment)
                 life.cancel()
         await server.stop()
+        await settled()
         return lost
 
     assert asyncio.run(all_moments()) == []
@@ -120,7 +133,7 @@ def test_what_is_not_acknowledged_is_repeated_and_what_is_acknowledged_is_not() 
         await server.stop()
         server.acks = True
         await server.start()
-        assert await link.drained(5.0)
+        assert await link.drained(DEADLINE_S)
         assert server.journal[-1] == kept and server.repeated == 0
         await server.stop()
 
@@ -151,13 +164,13 @@ def test_a_server_that_is_stopped_delays_and_one_that_is_killed_loses_nothing(tm
     async def scene(link: ServerLink) -> None:
         nonlocal process
         link.report(word(1))
-        assert await link.drained(10.0)
+        assert await link.drained(DEADLINE_S)
         os.kill(process.pid, signal.SIGSTOP)
         link.report(word(2))
         assert not await link.drained(0.2)
         assert link.is_up and link.silent_s == 0.0
         os.kill(process.pid, signal.SIGCONT)
-        assert await link.drained(10.0)
+        assert await link.drained(DEADLINE_S)
         await until(lambda: journal() == [1, 2], "the journal")
         process.kill()
         await until(lambda: not link.is_up, "the loss")
@@ -167,7 +180,7 @@ def test_a_server_that_is_stopped_delays_and_one_that_is_killed_loses_nothing(tm
         process.stdout.close()
         assert link.silent_s > 0.0
         process = await asyncio.to_thread(start)
-        assert await link.drained(10.0)
+        assert await link.drained(DEADLINE_S)
         await until(lambda: journal() == [3], "the new server's journal")
 
     try:
@@ -215,6 +228,7 @@ def test_a_flood_that_nobody_reads_ends_the_connection_and_not_the_memory() -> N
         held.set()
         listening.close()
         await asyncio.gather(life, return_exceptions=True)
+        await settled()
 
     asyncio.run(play())
 
@@ -243,8 +257,8 @@ def test_a_follower_sends_us_to_the_leader_at_once() -> None:
     assert len(leader.hellos) == 1 and leader.hellos[0].token == "secret"
 
 
-SLOW = servers.Backoff(first_s=20.0, last_s=20.0, refused_s=20.0)
-"""Whoever pauses even once does not arrive before the test's deadline."""
+SLOW = servers.Backoff(first_s=1e7, last_s=1e7, refused_s=1e7)
+"""Whoever pauses even once does not arrive before the test's deadline, whatever part of the window is drawn."""
 
 
 def test_followers_that_point_at_each_other_are_asked_a_few_times_only() -> None:
@@ -291,14 +305,14 @@ def test_a_server_of_an_older_term_is_hung_up_on_also_after_a_reconnect() -> Non
 
     async def scene(link: ServerLink) -> None:
         link.report(word(1))
-        assert await link.drained(5.0)
+        assert await link.drained(DEADLINE_S)
         await new.stop()
         link.report(word(2))
         await until(lambda: len(old.hellos) >= 2, "the deposed server")
         assert not link.is_up and old.journal == []
         new.term = 8
         await new.start()
-        assert await link.drained(5.0)
+        assert await link.drained(DEADLINE_S)
         assert link.term == 8
 
     running(scene, make)
@@ -363,6 +377,50 @@ def test_a_server_that_has_stopped_is_left_where_there_is_another() -> None:
     running(scene, make)
 
 
+class Pausing(asyncio.Protocol):
+    """A server in our own process, which stands still between the first question and its answer."""
+
+    told: list[str]
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.transport, self.told = transport, []
+
+    def data_received(self, data: bytes) -> None:
+        self.told.append("word")
+        loop = asyncio.get_running_loop()
+        if len(self.told) == 1:
+            self.transport.write(messages.encode(messages.Welcome(protocol=messages.PROTOCOL, server="pausing")))
+        elif len(self.told) == 2:
+            loop.call_soon(time.sleep, PAUSE_S)
+            loop.call_soon(loop.call_soon, self.transport.write, messages.encode(messages.Ack(number=0)))
+
+    def connection_lost(self, problem: Exception | None) -> None:
+        self.told.append("hung up")
+
+
+PAUSE_S = 1.2
+
+
+def test_a_pause_of_our_own_is_not_held_against_the_server() -> None:
+    """The time for the answer is over when we go on, and the answer is not read yet."""
+    server, owner = Pausing(), Owner()
+
+    async def make() -> ServerLink:
+        listening.append(await asyncio.get_running_loop().create_server(lambda: server, "127.0.0.1", 0))
+        address = Address("tcp", host="127.0.0.1", port=listening[0].sockets[0].getsockname()[1])
+        return link_to([address, NOBODY], owner, lease_s=3.0)
+
+    async def scene(link: ServerLink) -> None:
+        await until(lambda: link.is_up, "the server")
+        await until(lambda: len(server.told) > 2, "the next question")
+        listening[0].close()
+        assert server.told[2:] == ["word"]
+
+    listening: list[asyncio.Server] = []
+    running(scene, make)
+
+
 def test_the_only_server_is_kept_however_silent_it_is() -> None:
     server, owner = ScriptedServer(), Owner()
 
@@ -412,7 +470,7 @@ def test_trouble_is_told_once_and_again_when_it_is_another() -> None:
     async def scene(link: ServerLink) -> None:
         await until(lambda: len(server.hellos) > 5, "several attempts")
         await server.stop()
-        await until(lambda: len(owner.problems) == 2, "the other trouble")
+        await until(lambda: len(owner.problems) >= 2, "the other trouble")
 
     running(scene, make)
     assert owner.problems[0] == "the server refuses this agent: wrong token"

@@ -1,15 +1,19 @@
 """TLS between links and servers: who is taken, what is said to whoever is not, and certificates that change under way."""
 
 import asyncio
+import os
+import shutil
 import socket
 import ssl
+import threading
 import time
 from pathlib import Path
 
 import pytest
 from tests.adapters.server_link.identities import Installation
-from tests.adapters.server_link.servers import Owner, ScriptedServer, link_to, running, until, word
+from tests.adapters.server_link.servers import Owner, ScriptedServer, link_to, running, settled, until, word
 
+from keepstep.adapters.pki.request import read_identity
 from keepstep.adapters.server_link.address import Address
 from keepstep.adapters.server_link.credentials import Credentials
 from keepstep.adapters.server_link.link import ServerLink
@@ -38,11 +42,15 @@ def trouble(identity_dir: str, context: ssl.SSLContext, name: str = "") -> str:
         return link_to([address], owner, identity_dir=identity_dir, token="")
 
     async def scene(link: ServerLink) -> None:
-        await until(lambda: owner.problems, "trouble")
+        await until(lambda: told(), "trouble")
         assert not link.is_up and server.journal == []
 
+    def told() -> list[str]:
+        """But for a handshake that a machine under load was too slow for; it is tried again."""
+        return [problem for problem in owner.problems if "TimeoutError" not in problem]
+
     running(scene, make)
-    return owner.problems[0]
+    return told()[0]
 
 
 def test_a_node_with_a_certificate_reports_and_says_no_secret(installation: Installation) -> None:
@@ -54,7 +62,7 @@ def test_a_node_with_a_certificate_reports_and_says_no_secret(installation: Inst
 
     async def scene(link: ServerLink) -> None:
         link.report(word(1))
-        assert await link.drained(10.0)
+        assert await link.drained(60.0)
         assert server.writers[0].get_extra_info("cipher")[1] == "TLSv1.3"
 
     running(scene, make)
@@ -130,16 +138,21 @@ def test_files_that_do_not_fit_are_told(installation: Installation, tmp_path: Pa
 # ---- certificates that change
 
 
-def serial_shown(context: ssl.SSLContext, identity_dir: str) -> str | None:
+def serials_shown(context: ssl.SSLContext, of_client: ssl.SSLContext) -> tuple[str | None, str | None]:
+    """By the server, and by the client."""
     here, there = ssl.MemoryBIO(), ssl.MemoryBIO()
-    client = client_context(identity_dir).wrap_bio(there, here, server_hostname="localhost")
+    client = of_client.wrap_bio(there, here, server_hostname="localhost")
     server = context.wrap_bio(here, there, server_side=True)
-    for side in (client, server, client):
+    for side in (client, server, client, server):
         try:
             side.do_handshake()
         except ssl.SSLWantReadError:
             continue
-    return peer_serial(client.getpeercert())
+    return peer_serial(client.getpeercert()), peer_serial(server.getpeercert())
+
+
+def serial_shown(context: ssl.SSLContext, identity_dir: str) -> str | None:
+    return serials_shown(context, client_context(identity_dir))[0]
 
 
 def test_a_servers_new_certificate_is_shown_from_the_next_connection_on(tmp_path: Path) -> None:
@@ -170,18 +183,42 @@ def test_a_node_renews_its_certificate_while_connected_and_shows_the_new_one_nex
     async def scene(link: ServerLink) -> None:
         link.report(word(1))
         await until(lambda: len(installation.serials) == 2, "the renewal")
-        await until(lambda: len(server.serials) == 2, "its end")
-        await asyncio.sleep(0.2)
+        await until(lambda: read_identity(identity).serial == installation.serials[1], "its end")
         assert link.is_up, "the connection itself goes on"
         await server.stop()
         server.expires_in_s = 3600.0
         await server.start(context=context_of(installation))
         await until(lambda: len(server.hellos) == 2, "the next connection")
-        await asyncio.sleep(0.2)
 
     running(scene, make)
     shown = [peer_serial({"serialNumber": serial}) for serial in server.serials]
     assert shown == [installation.serials[0], installation.serials[0], installation.serials[1]]
+
+
+@pytest.mark.parametrize("torn", ["authority.pem", "certificate.pem"])
+def test_an_identity_that_is_replaced_while_it_is_read_is_read_anew(tmp_path: Path, torn: str) -> None:
+    """As a node's own renewal does beside whatever dials then: what was there before is gone at once."""
+    installation = Installation(tmp_path)
+    identity = Path(installation.node())
+    old = identity.resolve()
+    was = (old / torn).read_bytes()
+    (old / torn).unlink()
+    os.mkfifo(old / torn)
+
+    def replace() -> None:
+        with (old / torn).open("wb") as held:  # once it is being read
+            shutil.rmtree(old)
+            installation.node()
+            held.write(was)
+
+    thread = threading.Thread(target=replace)
+    thread.start()
+    if torn == "certificate.pem":
+        assert read_identity(identity).serial == installation.serials[-1]
+    else:
+        of_client = client_context(str(identity))
+        assert serials_shown(context_of(installation), of_client)[1] == installation.serials[-1]
+    thread.join(60.0)
 
 
 def test_a_renewal_that_is_refused_is_tried_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -253,7 +290,7 @@ def test_the_hub_is_told_which_certificate_a_client_showed(installation: Install
         await until(lambda: len(desk.heard) == 2, "the end")
         await asyncio.to_thread(_enrol_as_a_stranger, port, installation.stranger())
         listening.close()
-        await asyncio.sleep(0.05)
+        await settled()
 
     asyncio.run(play())
     assert [encrypted for encrypted, _, _ in desk.seen] == [True, True]

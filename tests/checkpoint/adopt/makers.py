@@ -98,7 +98,7 @@ def safetensors_sharded(folder: Path) -> Path:
 
 def _run(program: str, *arguments: object) -> None:
     command = [sys.executable, str(PROGRAMS / program), *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=150)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=500)
     assert done.returncode == 0, done.stderr[-3000:]
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from keepstep.checkpoint.stores.posix import PosixStore
 
 PROGRAMS = Path(__file__).parent / "programs"
-DEADLINE_S = 170.0
+DEADLINE_S = 500.0
 
 
 def by_name(said: str) -> dict[str, Any]:

@@ -19,7 +19,7 @@ def groups(step: int) -> dict[str, Any]:
 
 def die_in_snapshot(path: str, step: int, boundary: int) -> None:
     """Seal ``step``; be killed at C call ``boundary`` of the snapshot after it (0: before that snapshot)."""
-    client = SnapshotClient(path, job="job", generation=1, rank=0, world_size=1, patience_s=5.0)
+    client = SnapshotClient(path, job="job", generation=1, rank=0, world_size=1, patience_s=120.0)
     assert client.snapshot(step, groups(step))
     seen = 0
 

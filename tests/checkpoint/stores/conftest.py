@@ -14,8 +14,15 @@ from .servers import Server, azurite, rclone, seaweedfs
 
 __all__ = ["azurite", "rclone", "seaweedfs"]
 
-LIMITS = Limits(connect_s=60.0, request_s=60.0, patience_s=60.0, retries=2)
+LIMITS = Limits(connect_s=120.0, request_s=120.0, patience_s=120.0, retries=2)
 """SeaweedFS may take ten seconds to decide a race of sixteen, as the self-test makes it."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Whoever comes first starts a server, and the others wait for it."""
+    for item in items:
+        if item.path.is_relative_to(Path(__file__).parent):
+            item.add_marker(pytest.mark.timeout(900))
 
 
 @pytest.fixture(autouse=True)

@@ -1,7 +1,7 @@
 """Runs a server as long as somebody uses it. Arguments: folder, command…
 
 Users hold a shared lock on ``users.lock`` in the folder; locks go with their processes, however these end. Once nobody
-holds one, the server is killed and its data are removed.
+holds one, the server is killed and its data are removed. One that ends by itself, for want of a free port, ends this too.
 """
 
 import ctypes
@@ -11,7 +11,20 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
+from typing import IO
+
+LOOK_S = 0.5
+
+
+def _has(users: IO[bytes]) -> bool:
+    """Whether nobody else holds the lock any more."""
+    try:
+        fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def main(folder: Path, command: list[str]) -> None:
@@ -25,7 +38,8 @@ def main(folder: Path, command: list[str]) -> None:
         server = subprocess.Popen(
             command, cwd=folder / "data", stdin=subprocess.DEVNULL, stdout=log, stderr=log, preexec_fn=before_exec
         )
-        fcntl.flock(users, fcntl.LOCK_EX)
+        while not _has(users) and server.poll() is None:
+            time.sleep(LOOK_S)
         (folder / "ready").unlink(missing_ok=True)
         server.kill()
         server.wait()

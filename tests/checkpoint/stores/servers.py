@@ -132,7 +132,7 @@ def _start(
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
         )  # fmt: skip
         endpoint = f"http://127.0.0.1:{ports[0]}"
-        if answers(endpoint):
+        if answers(endpoint, keeper):
             prepare(endpoint)
             # It outlives this worker if another one uses the server.
             keeper.returncode = 0
@@ -151,10 +151,11 @@ def free_ports(count: int) -> list[int]:
         return [each.getsockname()[1] for each in sockets]
 
 
-def answers(endpoint: str) -> bool:
-    """Whether the server speaks HTTP, within START_S, and is through with starting (then it refuses the unsigned)."""
+def answers(endpoint: str, process: "subprocess.Popen[bytes]") -> bool:
+    """Whether the server speaks HTTP, within START_S, and is through with starting (then it refuses the unsigned). False too
+    once its process has ended."""
     deadline = time.monotonic() + START_S
-    while time.monotonic() < deadline:
+    while time.monotonic() < deadline and process.poll() is None:
         with contextlib.suppress(OSError, http.client.HTTPException):
             if request(endpoint, "GET", "/", {})[0] in (400, 403):
                 return True
@@ -164,7 +165,7 @@ def answers(endpoint: str) -> bool:
 
 def request(endpoint: str, method: str, path: str, headers: dict[str, str]) -> tuple[int, bytes]:
     url = urlsplit(endpoint)
-    connection = http.client.HTTPConnection(str(url.hostname), url.port, timeout=10)
+    connection = http.client.HTTPConnection(str(url.hostname), url.port, timeout=60)
     try:
         connection.request(method, path, headers=headers)
         answer = connection.getresponse()
@@ -174,15 +175,26 @@ def request(endpoint: str, method: str, path: str, headers: dict[str, str]) -> t
 
 
 def _make_s3_bucket(endpoint: str) -> None:
-    from obstore.exceptions import GenericError
+    from obstore.exceptions import BaseError, GenericError
     from obstore.store import S3Store
 
     # With "virtual hosts", the path of an object is the whole path: an object of this name is a bucket.
     options: Any = {"access_key_id": "root", "secret_access_key": "rootsecret", "client_options": {"allow_http": True}}
     root = S3Store("any", endpoint=endpoint, virtual_hosted_style_request=True, **options)
-    with contextlib.suppress(GenericError):
-        # Made, although the answer lacks what the client expects of an object's.
-        root.put("ckpt", b"", use_multipart=False)
+    bucket = S3Store("ckpt", endpoint=endpoint, **options)
+    deadline = time.monotonic() + START_S
+    while True:
+        with contextlib.suppress(GenericError):
+            # Made, although the answer lacks what the client expects of an object's.
+            root.put("ckpt", b"", use_multipart=False)
+        try:
+            bucket.list().collect()
+            return
+        except BaseError:
+            # It may not be through with starting.
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.2)
 
 
 def _make_azure_container(endpoint: str) -> None:

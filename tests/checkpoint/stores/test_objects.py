@@ -1,5 +1,6 @@
 """What can go wrong between us and an object store: refusals, deaths, silence. Each an OSError with words, and none a hang."""
 
+import contextlib
 import errno
 import re
 import secrets
@@ -16,13 +17,13 @@ from keepstep.checkpoint.stores.address import Limits, open_store
 from keepstep.checkpoint.stores.objects import MAX_PARTS, PART_BYTES, part_bytes_for
 from keepstep.checkpoint.stores.port import Store
 
-from .servers import S3_ENVIRONMENT, Server, answers, free_ports, rclone_command
+from .servers import S3_ENVIRONMENT, TRIES, Server, answers, free_ports, rclone_command
 
 MEBIBYTE = 1024 * 1024
 FOUND = b'HTTP/1.1 200 OK\r\nContent-Length: 2\r\nETag: "1"\r\nLast-Modified: Sun, 29 Nov 2026 12:00:00 GMT\r\n\r\n'
-SHORT = Limits(connect_s=0.5, request_s=0.5, patience_s=1.0, retries=1)
-"""For servers that never answer."""
-PATIENT = Limits(connect_s=60.0, request_s=60.0, patience_s=60.0, retries=1)
+SHORT = Limits(connect_s=60.0, request_s=0.5, patience_s=1.0, retries=1)
+"""For servers that never answer; to connect is another matter."""
+PATIENT = Limits(connect_s=120.0, request_s=120.0, patience_s=120.0, retries=1)
 """For those that answer or are not there, however slow the machine."""
 
 
@@ -51,6 +52,14 @@ def failures(store: Store) -> list[OSError]:
             call()
         found.append(caught.value)
     return found
+
+
+@contextlib.contextmanager
+def deaf() -> Iterator[str]:
+    """An endpoint at which nobody listens, and nobody else can begin to."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        yield f"http://127.0.0.1:{taken.getsockname()[1]}"
 
 
 @pytest.fixture(params=["seaweedfs", "azurite", "rclone"])
@@ -85,10 +94,11 @@ def test_another_bucket_than_the_job_may_use(seaweedfs: Server, open_on: Callabl
 
 def test_no_credentials_at_all(seaweedfs: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     # Where a machine's role would be asked for; nobody is there.
-    monkeypatch.setenv("AWS_METADATA_ENDPOINT", f"http://127.0.0.1:{free_ports(1)[0]}")
-    store = open_store(seaweedfs.address("x"), PATIENT)
-    with pytest.raises(PermissionError, match="there are no credentials: set AWS_ACCESS_KEY_ID"):
-        store.read("k")
+    with deaf() as nobody:
+        monkeypatch.setenv("AWS_METADATA_ENDPOINT", nobody)
+        store = open_store(seaweedfs.address("x"), PATIENT)
+        with pytest.raises(PermissionError, match="there are no credentials: set AWS_ACCESS_KEY_ID"):
+            store.read("k")
 
 
 @pytest.mark.parametrize(
@@ -111,10 +121,10 @@ def test_an_environment_that_cannot_be_right(
 def test_no_server(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in S3_ENVIRONMENT.items():
         monkeypatch.setenv(name, value)
-    store = open_store(f"s3://ckpt/x?endpoint=http://127.0.0.1:{free_ports(1)[0]}", PATIENT)
-    for error in failures(store):
-        assert error.errno == errno.EHOSTUNREACH
-        assert "cannot be reached: check the endpoint" in str(error)
+    with deaf() as nobody:
+        for error in failures(open_store(f"s3://ckpt/x?endpoint={nobody}", PATIENT)):
+            assert error.errno == errno.EHOSTUNREACH
+            assert "cannot be reached: check the endpoint" in str(error)
 
 
 @pytest.fixture
@@ -156,21 +166,31 @@ def test_a_buffer_is_free_after_a_timeout(silent: str) -> None:
 def test_a_signature_in_the_environment_is_never_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_NAME", "someone")
     monkeypatch.setenv("AZURE_STORAGE_SAS_KEY", "sv=2021-12-02&sig=verysecretsignature")
-    store = open_store(f"az://ckpt/x?endpoint=http://127.0.0.1:{free_ports(1)[0]}", PATIENT)
-    with pytest.raises(OSError) as caught:
-        store.read("k")
+    with deaf() as nobody, pytest.raises(OSError) as caught:
+        open_store(f"az://ckpt/x?endpoint={nobody}", PATIENT).read("k")
     assert "verysecret" not in "".join(traceback.format_exception(caught.value))
+
+
+def start_rclone(folder: Path) -> tuple["subprocess.Popen[bytes]", str]:
+    """A server of its own. Its port is free when it is chosen, and may be somebody else's a moment later."""
+    for _ in range(TRIES):
+        ports = free_ports(1)
+        endpoint = f"http://127.0.0.1:{ports[0]}"
+        with open(folder / "log", "wb") as log:
+            server = subprocess.Popen(rclone_command(ports, folder), cwd=folder, stdout=log, stderr=log)
+        if answers(endpoint, server):
+            return server, endpoint
+        server.kill()
+        server.wait()
+    raise AssertionError((folder / "log").read_text(errors="replace")[-2000:])
 
 
 def test_a_server_killed_in_the_middle_of_an_upload(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in S3_ENVIRONMENT.items():
         monkeypatch.setenv(name, value)
-    ports = free_ports(1)
-    with open(tmp_path / "log", "wb") as log:
-        server = subprocess.Popen(rclone_command(ports, tmp_path), cwd=tmp_path, stdout=log, stderr=log)
+    server, endpoint = start_rclone(tmp_path)
     try:
-        assert answers(f"http://127.0.0.1:{ports[0]}")
-        store = open_store(f"s3://ckpt/x?endpoint=http://127.0.0.1:{ports[0]}", PATIENT)
+        store = open_store(f"s3://ckpt/x?endpoint={endpoint}", PATIENT)
         writer = store.writer("packs/a", 64 * MEBIBYTE)
         writer.write(bytes(16 * MEBIBYTE))
         server.kill()
@@ -231,7 +251,7 @@ def test_a_conflict_that_nobody_won_is_no_loss(monkeypatch: pytest.MonkeyPatch) 
 
 def test_the_endpoint_of_the_address_wins_over_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """The client by itself would prefer AWS_ENDPOINT_URL_S3, and read from another service than the address says."""
-    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", f"http://127.0.0.1:{free_ports(1)[0]}")
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://127.0.0.1:1")
     monkeypatch.setenv("AWS_BUCKET", "other")
     with scripted(monkeypatch, [FOUND + b"hi"]) as (store, requests):
         assert store.read("k") == b"hi"
@@ -273,7 +293,7 @@ class scripted:
         self._thread = threading.Thread(target=self._serve)
         self._thread.start()
         endpoint = f"http://127.0.0.1:{self._listening.getsockname()[1]}"
-        limits = Limits(connect_s=60.0, request_s=60.0, patience_s=60.0, retries=4)
+        limits = Limits(connect_s=120.0, request_s=120.0, patience_s=120.0, retries=4)
         return open_store(f"{self._scheme}://ckpt/x?endpoint={endpoint}", limits), self._requests
 
     def _serve(self) -> None:

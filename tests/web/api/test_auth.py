@@ -5,6 +5,7 @@ from tests.web.site import OWNER_TOKEN
 
 from keepstep.core.access import GRANTS, Action, Role
 from keepstep.core.facts import RequestRefused, TokenRevoked
+from keepstep.server.refusals import APART_MAX
 from keepstep.server.registry import ENDED_MAX, SESSION_LIFE_S, Registry
 from keepstep.server.replay import replay
 from keepstep.server.requests import ACTION
@@ -54,6 +55,42 @@ def test_a_wrong_credential_is_refused_and_kept(fresh, header):
     assert answer.headers["www-authenticate"].startswith("Bearer")
     assert "keepstep token create" in answer.json()["detail"]
     assert [(f.who, f.what) for f in refusals(fresh)] == [("(unknown) at 127.0.0.1", "GET /api/v1/jobs")]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "headers", "status", "kept"),
+    [
+        ("GET", "/api/v1/jobs/job", {}, 401, ("GET /api/v1/jobs/{job}", "no credential")),
+        ("GET", "/metrics", {}, 401, ("GET /metrics", "no credential")),
+        ("GET", "/api/v1/jobs", {"Cookie": "keepstep_session=x"}, 401,
+         ("GET /api/v1/jobs", "the session is unknown, or over")),
+        ("POST", "/api/v1/jobs/job/stop", {"Accept": "text/html"}, 401,
+         ("POST /api/v1/jobs/{job}/stop", "no credential")),
+        ("GET", "/healthz", {"Host": "evil.example:80"}, 421,
+         ("GET /healthz", "this server is not called 'evil.example'")),
+        ("POST", "/login", {"Origin": "http://evil.example"}, 403,
+         ("POST /login", "the login form is on somebody else's page")),
+        ("GET", "/api/v1/jobs", {"Accept": "text/html"}, 303, None),
+    ],
+)  # fmt: skip
+def test_a_stranger_who_is_refused_is_kept_and_one_who_is_sent_to_the_login_is_not(
+    fresh, method, path, headers, status, kept
+):
+    with fresh.client(**headers) as http:
+        for _ in range(3):
+            answer = http.request(method, path, data={"token": OWNER_TOKEN} if path == "/login" else None)
+            assert answer.status_code == status
+    told = [(f.who, f.what, f.why) for f in refusals(fresh)]
+    assert told == ([("(unknown) at 127.0.0.1", *kept)] if kept else []), "equal ones are one fact"
+
+
+def test_strangers_with_many_names_do_not_fill_the_journal(fresh):
+    before = fresh.entries()
+    with fresh.client() as http:
+        for number in range(2 * APART_MAX):
+            assert http.get("/healthz", headers={"Host": f"{number}.example"}).status_code == 421
+    assert {f.who for f in refusals(fresh)} == {"(unknown) at 127.0.0.1", "(others)"}
+    assert fresh.entries() - before <= APART_MAX + 1
 
 
 @pytest.mark.parametrize("role", list(Role))

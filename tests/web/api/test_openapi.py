@@ -12,7 +12,7 @@ from schemathesis.specs.openapi.checks import (
     response_schema_conformance,
     status_code_conformance,
 )
-from tests.web.served import Served
+from tests.web.served import WAIT_S, Served
 from tests.web.site import OWNER_TOKEN, running_site, story
 
 from keepstep.web.app import api_routes
@@ -57,5 +57,5 @@ def target():
 @settings(max_examples=3, derandomize=True, deadline=None, database=None, suppress_health_check=list(HealthCheck))
 def test_no_input_gets_an_answer_that_is_not_described(case, target):
     case.call_and_validate(
-        base_url=target.url, headers={"Authorization": f"Bearer {OWNER_TOKEN}"}, checks=CHECKS, timeout=60.0
+        base_url=target.url, headers={"Authorization": f"Bearer {OWNER_TOKEN}"}, checks=CHECKS, timeout=WAIT_S
     )

@@ -1,5 +1,7 @@
 """Whatever goes wrong is told as a problem, in the form of RFC 9457, with what to do and without a stack trace."""
 
+import re
+
 import msgspec
 import pytest
 
@@ -20,6 +22,9 @@ JSON = {"Content-Type": "application/json"}
         ("GET", "/api/v1/incidents?cursor=WyJ3b3JsZCIsLTEsIiJd", {}, 422, "is no cursor"),
         ("GET", "/api/v1/incidents?cursor=WyJhcmNoaXZlIiwwLCJ4Il0", {}, 422, "is no cursor"),
         ("GET", "/api/v1/incidents?since_s=soon", {}, 400, "since_s"),
+        ("GET", "/api/v1/incidents?stat=waiting", {}, 400, "no parameter 'stat'; it takes cause, cursor"),
+        ("GET", "/api/v1/jobs?in_state=running", {}, 400, "live, q, state"),
+        ("GET", "/api/v1/server?" + "&".join(f"p{n}=1" for n in range(50)), {}, 400, "'p9'; it takes none"),
         ("GET", "/api/v1/journal?before=0", {}, 400, "before"),
         ("GET", "/api/v1/resources/device/n0/x", {}, 404, ""),
         ("POST", "/api/v1/tokens", {"content": b"{", "headers": JSON}, 400, ""),
@@ -38,6 +43,17 @@ def test_a_problem_says_what_is_wrong(served, method, path, options, status, say
     assert problem.status == status
     assert says in answer.text
     assert "Traceback" not in answer.text
+
+
+def test_no_route_of_the_api_takes_a_parameter_that_it_does_not_know(served):
+    before = served.entries()
+    for route in served.app.routes:
+        for method in sorted(route.methods - {"OPTIONS"}) if route.path.startswith("/api/v1/") else ():
+            path = re.sub(r"{\w+:\w+}", "0", route.path)
+            answer = served.http.request(method, path, params={"nonsense": "1"})
+            assert answer.status_code == 400, (method, path, answer.text)
+            assert answer.json()["errors"] == [{"field": "nonsense", "message": "there is no such parameter"}]
+    assert served.entries() == before
 
 
 def test_where_nobody_leads_it_is_said_when_to_come_back(fresh):

@@ -114,8 +114,12 @@ def test_a_token_is_shown_once_and_works_until_it_is_revoked(fresh):
     secret, id = made.json()["secret"], made.json()["accepted"]["subject"]
     assert post(fresh, "/tokens", wanted, **{"Idempotency-Key": "k"}).json()["secret"] == secret
     assert post(fresh, "/tokens", wanted).json()["secret"] != secret
+    post(fresh, "/tokens", {"name": "left out", "role": "viewer"})
+    post(fresh, "/tokens", {"name": "for ever", "role": "viewer", "expires_in_s": None})
     listed = fresh.http.get("/api/v1/tokens")
-    assert secret not in listed.text and listed.json()["total"] == 2
+    assert secret not in listed.text and listed.json()["total"] == 4
+    ends = {token["name"]: token["expires_s"] for token in listed.json()["tokens"]}
+    assert ends["left out"] == fresh.rig.clock.now_s() + 90 * 86_400 and ends["for ever"] is None
     with fresh.client(secret) as http:
         assert http.get("/api/v1/jobs").status_code == 200
         assert post(fresh, f"/tokens/{id}/revoke").status_code == 202

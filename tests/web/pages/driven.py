@@ -9,7 +9,8 @@ import threading
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
-DEADLINE_S = 120.0
+DEADLINE_S = 150.0
+"""Above the patience of the browser, which says more about what it waited for."""
 PLAIN = (str, int, float, bool, bytes, dict, type(None))
 T = TypeVar("T")
 

@@ -14,17 +14,21 @@ from keepstep.adapters.memory.archive import MemoryArchive
 from keepstep.adapters.memory.journal import MemoryJournal
 from keepstep.core import facts as f
 from keepstep.core.access import OWNER, Principal, Role
+from keepstep.core.decision import Entry
 from keepstep.core.fold import fold
-from keepstep.core.ids import JobId
+from keepstep.core.ids import JobId, ResourceId
 from keepstep.core.incident import IncidentState
+from keepstep.core.job import JobState
+from keepstep.core.resource import Hold
 from keepstep.core.vitals import JobVitals, RankSample, Vitals
 from keepstep.review.compute import review as compute
 from keepstep.review.drawing import label
 from keepstep.review.wording import duration
 from keepstep.server import fleet_queries
 from keepstep.server.desk import Desk, UnknownSubject
+from keepstep.server.queries import answer
 from keepstep.server.replay import replay
-from keepstep.server.review_queries import material_of
+from keepstep.server.review_queries import material_of, remediations
 from keepstep.web.pages import acts, units
 from keepstep.web.pages.entries import entry_line
 from keepstep.web.pages.exports import review_csv
@@ -92,7 +96,9 @@ def test_what_waits_for_a_person_comes_first_with_both_buttons(desk: Callable[..
     seen = now(desk())
     assert [i.id for i in seen.waiting] == [WAITING] and seen.open == ()
     waiting = seen.waiting[0]
-    assert [act.label for act in waiting.acts] == ["Approve", "Deny"]
+    assert [act.label for act in waiting.acts] == ["Approve", "Deny", "Hold: node/b0"]
+    assert waiting.acts[2].post.endswith("/resources/node/b0/hold") and waiting.acts[2].asks_reason
+    assert waiting.acts[2].follows[0] == "No new work is placed on node/b0."
     assert [s.name for s in waiting.road if s.is_here] == ["isolating"]
     assert waiting.lost_nodes == ("b0",) and waiting.cause == "host_software"
 
@@ -134,7 +140,7 @@ def test_another_tenants_jobs_and_incidents_are_not_there(desk: Callable[..., De
 
 
 def test_a_power_off_says_which_node_dies(desk: Callable[..., Desk]) -> None:
-    approve, deny = now(desk()).waiting[0].acts
+    approve, deny, _ = now(desk()).waiting[0].acts
     assert approve.follows[0] == "Powered off through its BMC: b0." and approve.weight == "danger"
     assert "ended with exit code 75" in deny.follows[0]
     assert approve.post == f"/api/v1/incidents/{WAITING}/approve" and approve.refused == ""
@@ -156,7 +162,7 @@ def test_an_open_breaker_says_what_is_quarantined(desk: Callable[..., Desk]) -> 
 
 
 def test_who_may_not_is_told_what_it_takes(desk: Callable[..., Desk]) -> None:
-    approve, _ = now(desk(viewer())).waiting[0].acts
+    approve, *_ = now(desk(viewer())).waiting[0].acts
     assert "viewer" in approve.refused and "approver" in approve.refused
     operator = Principal(name="olga", role=Role.OPERATOR, tenants=("blue",))
     (hold,) = acts.of_resource(desk().world.resources["device/n0/0"], operator)  # type: ignore[index]
@@ -177,7 +183,7 @@ def test_an_incident_page_tells_the_way_the_evidence_and_the_hashes(desk: Callab
     page = incident_page(desk(), CARD)
     moments = {m.what: m.after_s for m in page.after.moments}
     assert moments["detected"] == 0.0 and moments["caught up"] is not None
-    assert page.way.startswith("<svg") and page.after.evidence_for
+    assert page.way.svg.startswith("<svg") and page.after.evidence_for
     chain = {entry.seq: entry for entry in page.entries}
     assert all(len(entry.hash) == 64 for entry in page.entries) and len(chain) > 5
     assert page.after.cost.restored_step == 10 and len(page.trace) == 32
@@ -247,13 +253,55 @@ def test_the_strip_shows_who_is_slow(desk: Callable[..., Desk]) -> None:
     assert [(c.tier, c.step) for c in page.checkpoints] == [("disk", 10)]
 
 
+def test_a_save_that_every_node_told_stands_once_on_the_page(desk: Callable[..., Desk]) -> None:
+    shown = desk()
+    for seq, duration_s in enumerate((3.0, 7.0, 5.0), shown.world.seq + 1):
+        save = f.CheckpointCommitted(job=JOB, generation=3, step=70, key="disk-70", world_size=4, duration_s=duration_s)
+        shown.tallies.note(shown.world, Entry(seq=seq, at_s=shown.now_s, record=save))
+    page = job_page(shown, JOB)
+    assert [(c.step, c.held_by, c.duration_s) for c in page.checkpoints] == [(70, "disk-70", 7.0), (10, "disk-10", 0.5)]
+    assert page.interval.cost_s == pytest.approx((0.5 + 7.0) / 2)
+
+
+def test_memory_that_is_gone_is_not_shown(desk: Callable[..., Desk]) -> None:
+    shown = desk()
+    job = shown.world.jobs[JOB]
+    for launcher in job.launchers.values():
+        launcher.inventory = f.Inventory(ram=(f.RamOffer(step=48, generation=1, world_size=4, parts={}, held=()),))
+    first, second, third, last = job.launchers.values()
+
+    def in_memory() -> list[str]:
+        return [c.held_by for c in job_page(shown, JOB).checkpoints if c.tier == "memory"]
+
+    first.reachable, second.left, third.gone, last.reachable = False, True, "process_gone", True
+    assert in_memory() == [f"1 node: {last.node}"]
+    job.state = JobState.FINISHED
+    assert in_memory() == []
+
+
+def test_a_job_that_is_over_is_late_with_nothing_and_heard_by_nobody(desk: Callable[..., Desk]) -> None:
+    shown = desk()
+    shown.now_s += 1e6
+    job = shown.world.jobs[JOB]
+    job.commit_every_s = 10.0
+    assert job_page(shown, JOB).line.late
+    job.state = JobState.FINISHED
+    page = job_page(shown, JOB)
+    assert not page.line.late and {node.state for node in page.nodes if node.reachable} <= {"over"}
+
+
+def test_one_is_no_plural(desk: Callable[..., Desk]) -> None:
+    html = environment().from_string("{{ 1 | counted('node') }}, {{ 2048 | counted('node') }}").render()
+    assert html == "1 node, 2,048 nodes"
+    assert job_page(desk(viewer("blue")), "blue-1").elasticity == "1 node"
+
+
 def test_the_optimum_is_youngs_and_says_where_its_inputs_come_from() -> None:
-    save = f.CheckpointCommitted(job=JOB, generation=1, step=1, key="k", world_size=8, duration_s=8.0)
-    found = optimum(600.0, [save], ["device", "application"], 86_400.0 * 10, 4)
+    found = optimum(600.0, [8.0], ["device", "application"], 86_400.0 * 10, 4)
     assert found.young_s == pytest.approx(math.sqrt(2 * 8.0 * found.mtbf_s))
     assert found.daly_s is not None and abs(found.daly_s - found.young_s) < 0.05 * found.young_s
     assert "2 faults in 10 days" in dict(found.inputs)["MTBF"]
-    more = optimum(600.0, [save], ["device"] * 40, 86_400.0 * 10, 4)
+    more = optimum(600.0, [8.0], ["device"] * 40, 86_400.0 * 10, 4)
     assert more.mtbf_s < found.mtbf_s / 5
 
 
@@ -261,9 +309,16 @@ def test_the_optimum_is_youngs_and_says_where_its_inputs_come_from() -> None:
     ("interval_s", "said"), [(None, "no interval yet"), (1e6, "less than half"), (1.0, "more than twice")]
 )
 def test_the_interval_is_judged_beside_its_optimum(interval_s: float | None, said: str) -> None:
-    save = f.CheckpointCommitted(job=JOB, generation=1, step=1, key="k", world_size=8, duration_s=8.0)
-    assert said in optimum(interval_s, [save], [], 1000.0, 1).verdict
-    assert optimum(interval_s, [], [], 1000.0, 1).young_s is None
+    verdict = optimum(interval_s, [8.0, 0.0], [], 1000.0, 1).verdict
+    assert said in verdict and verdict[0].isupper()
+    assert optimum(interval_s, [0.0], [], 1000.0, 1).young_s is None
+
+
+def test_a_save_in_the_background_is_not_said_to_cost_more_than_a_failure() -> None:
+    found = optimum(1.0, [8.0], [], 1000.0, 1)
+    assert "where a save stalls the loop for all of C" in found.verdict and "may well pay" in found.verdict
+    assert dict(found.inputs)["C, cost of a save"] == "median of 1 write: at most that much stalls the loop"
+    assert dict(found.inputs)["MTBF"].endswith("published for 1 node")
 
 
 # ---- fleet
@@ -316,6 +371,19 @@ def test_a_device_page_has_its_fault_its_hold_and_its_counters(desk: Callable[..
     assert history(desk(), ("device/n1/0", "n1-gpu0")).counts[0].count == 1
 
 
+def test_a_device_of_a_node_that_is_held_takes_no_work(desk: Callable[..., Desk]) -> None:
+    looked = desk()
+    device, node = ResourceId("device/n3/0"), looked.world.resources[ResourceId("node/n3")]
+    assert (
+        fleet_queries.fleet_device(looked, device).device.allocatable
+        and answer(looked, "resource", {"id": device}).allocatable
+    )
+    node.holds["person:eve"] = Hold(source="person:eve", reason="smoke", since_s=0.0)
+    found = fleet_queries.fleet_device(looked, device)
+    assert (found.device.allocatable, found.node_takes_work) == (False, False)
+    assert not answer(looked, "resource", {"id": device}).allocatable
+
+
 # ---- review
 
 
@@ -323,7 +391,7 @@ def test_a_review_page_answers_in_sentences_and_exports_every_figure(desk: Calla
     shown = desk()
     span = span_of(shown.now_s, "", "", "")
     closed = [*shown.archive.records("incident"), *shown.archive.records("fault")]
-    computed = compute(material_of(shown, closed, span.since_s, span.until_s))
+    computed = compute(material_of(shown, closed, remediations(shown.journal), span.since_s, span.until_s))
     page = review_page(computed, span)
     assert page.answers and page.pictures["badput"].svg.startswith("<svg")
     rows = list(csv.reader(io.StringIO(review_csv(computed))))
@@ -334,7 +402,7 @@ def test_a_review_page_answers_in_sentences_and_exports_every_figure(desk: Calla
 
 def test_an_export_holds_no_formula(desk: Callable[..., Desk]) -> None:
     shown = desk()
-    computed = compute(material_of(shown, [], shown.now_s - 100, shown.now_s))
+    computed = compute(material_of(shown, [], remediations(shown.journal), shown.now_s - 100, shown.now_s))
     hostile = msgspec.structs.replace(computed, tenant="=HYPERLINK(1)")
     assert "'=HYPERLINK(1)" in review_csv(hostile)
 

@@ -8,7 +8,8 @@ import httpx
 import pytest
 from tests.core.build import JOB
 from tests.core.test_drills import begin, kill, steady
-from tests.web.pages.conftest import _serve
+from tests.web.pages.conftest import _serve, width_on_a_phone
+from tests.web.served import WAIT_S
 from tests.web.site import OWNER_TOKEN, START_S, running_site
 
 from keepstep.core import facts as f
@@ -60,14 +61,12 @@ def test_one_is_begun_from_the_page_of_its_job(drilled: Any, visit: Callable[...
         for details in page.query_selector_all("main details"):
             details.evaluate("d => { d.open = true; }")
         assert page.evaluate(AUDIT) == [], path
-    page.set_viewport_size({"width": 390, "height": 844})
-    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    assert width_on_a_phone(page) <= 390
 
 
 def test_what_was_rehearsed_is_told_as_such(drilled: Any) -> None:
-    with httpx.Client(
-        base_url=drilled.url, headers={"Authorization": f"Bearer {OWNER_TOKEN}", "Accept": "text/html"}
-    ) as http:
+    headers = {"Authorization": f"Bearer {OWNER_TOKEN}", "Accept": "text/html"}
+    with httpx.Client(base_url=drilled.url, headers=headers, timeout=WAIT_S) as http:
         incident = http.get("/incidents/inc-0002").text
         assert "Nothing failed by itself: drill-0001 (kill-rank against rank 2 on n1), asked for by ann." in incident
         assert incident.count('class="mark good"') == 6 and "noticed after 0.25 s" in incident

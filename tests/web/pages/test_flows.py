@@ -1,11 +1,14 @@
 """What an engineer does at 3 a.m., in a real browser on a real server."""
 
+import asyncio
+import threading
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any
 
 from tests.core.build import JOB
-from tests.web.pages.conftest import HISTORY
-from tests.web.site import OWNER_TOKEN
+from tests.web.pages.conftest import HISTORY, PATIENCE_S
+from tests.web.site import OWNER_TOKEN, START_S
 
 from keepstep.core import facts as f
 from keepstep.core.access import Role
@@ -42,8 +45,10 @@ def tab_to(page: Any, selector: str, most: int = 60) -> None:
     )
 
 
-def test_the_link_of_keepstep_dashboard_logs_in_and_signing_out_ends_that(small: Any, browser: Any) -> None:
-    context = browser.new_context()
+def test_the_link_of_keepstep_dashboard_logs_in_and_signing_out_ends_that(
+    small: Any, windows: Callable[..., Any]
+) -> None:
+    context = windows()
     page = context.new_page()
     page.goto(f"{small.url}/login?next=/jobs#{OWNER_TOKEN}")
     page.wait_for_url(f"{small.url}/jobs")
@@ -59,8 +64,8 @@ def test_the_link_of_keepstep_dashboard_logs_in_and_signing_out_ends_that(small:
     context.close()
 
 
-def test_a_token_typed_into_the_form_logs_in_and_a_wrong_one_is_told(small: Any, browser: Any) -> None:
-    context = browser.new_context()
+def test_a_token_typed_into_the_form_logs_in_and_a_wrong_one_is_told(small: Any, windows: Callable[..., Any]) -> None:
+    context = windows()
     page = context.new_page()
     page.goto(f"{small.url}/incidents")
     page.fill("input[name=token]", "kst_wrong")
@@ -100,7 +105,7 @@ def test_an_approval_is_given_by_keyboard_alone(served: Any, visit: Visit) -> No
     assert page.evaluate("document.activeElement.id") == "confirm-yes"
     page.keyboard.press("Enter")
     page.wait_for_selector(f"section[aria-labelledby=s-open] article[data-key={WAITING}]")
-    assert page.inner_text("#said") == "Approve: accepted."
+    page.wait_for_selector("#said:text-is('Approve: accepted.')", state="attached")
     assert served.rig.books.world.incidents[WAITING].state is IncidentState.ISOLATING
     (entry,) = served.rig.journal.mentioning(["fact:Approved"])
     assert entry.record.by == "anna" and entry.record.granted
@@ -125,6 +130,26 @@ def test_what_the_server_refuses_is_said_in_the_dialog(served: Any, visit: Visit
     page.wait_for_selector("#confirm-error:visible")
     assert "waits for nobody" in page.inner_text("#confirm-error")
     assert page.locator("dialog[open]").count() == 1
+
+
+def test_an_answer_that_comes_late_leaves_the_dialog_of_another_question_alone(served: Any, visit: Visit) -> None:
+    page = visit(served)
+    come = threading.Event()
+
+    async def late(route: Any) -> None:
+        await asyncio.to_thread(come.wait, PATIENCE_S)
+        await route.continue_()
+
+    page.route("**/deny", late)
+    page.click("button[data-post$='/deny']")
+    page.click("#confirm-yes")
+    page.keyboard.press("Escape")
+    page.click("button[data-post$='/approve']")
+    come.set()
+    page.wait_for_selector("#said:text-is('Deny: accepted.')", state="attached")
+    assert page.inner_text("dialog[open] h2") == f"Approve what {WAITING} asks for?"
+    page.click("#confirm-no")
+    page.wait_for_selector("#confirm", state="hidden")
 
 
 def test_a_device_is_found_by_serial_held_and_let_go(served: Any, visit: Visit) -> None:
@@ -161,7 +186,7 @@ def test_an_open_dialog_and_typed_text_outlive_updates(served: Any, visit: Visit
 def test_a_lost_connection_is_shown_and_so_is_its_end(served: Any, visit: Visit) -> None:
     page = visit(served, strict=False)
     page.wait_for_selector("#live[data-live=live]")
-    assert not page.locator("#stale").is_visible()
+    page.wait_for_selector("#stale", state="hidden")
     served.do(served.listener.stop())
     page.wait_for_selector("#live[data-live=stale]")
     assert "stale since" in page.inner_text("#live") and "What you see is old" in page.inner_text("#stale")
@@ -170,7 +195,7 @@ def test_a_lost_connection_is_shown_and_so_is_its_end(served: Any, visit: Visit)
     page.keyboard.press("Escape")
     served.do(served.listener.start())
     page.wait_for_selector("#live[data-live=live]")
-    assert not page.locator("#stale").is_visible()
+    page.wait_for_selector("#stale", state="hidden")
 
 
 def test_a_page_whose_session_is_over_says_so(served: Any, visit: Visit) -> None:
@@ -178,8 +203,8 @@ def test_a_page_whose_session_is_over_says_so(served: Any, visit: Visit) -> None
     page.wait_for_selector("#live[data-live=live]")
     number = served.rig.books.registry.next_token - 1
     served.do(served.rig.tell(f.TokenRevoked(id=f"t{number}", by="owner")))
-    page.wait_for_selector("#live[data-live=stale]")
-    assert "signed out" in page.inner_text("#stale")
+    page.wait_for_selector("#stale:has-text('signed out')")
+    assert page.get_attribute("#live", "data-live") == "stale"
 
 
 def test_a_long_history_can_be_filtered_and_paged(big: Any, visit: Visit) -> None:
@@ -223,6 +248,7 @@ def test_the_map_of_ten_thousand_nodes_moves_by_keyboard_and_pointer(big: Any, v
           const map = document.getElementById("map").map;
           map.fit();
           await new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)));
+          await map.load();  // what is drawn stays until it is drawn anew
           const { data } = map.painter.pen.getImageData(0, 0, map.canvas.width, map.canvas.height);
           const colours = new Set();
           for (let i = 0; i < data.length; i += 4) {
@@ -250,6 +276,48 @@ def test_the_map_follows_what_changes(served: Any, visit: Visit) -> None:
     page.wait_for_selector("#map-at:has-text('held')")
 
 
+def test_an_answer_that_a_change_has_overtaken_does_not_put_back_what_was(served: Any, visit: Visit) -> None:
+    page = visit(served, "/jobs")
+    fetched, changed = threading.Event(), threading.Event()
+    asked: list[Any] = []
+
+    async def late(route: Any) -> None:
+        """The map is asked for twice, the second time because the stream of changes begins: that answer takes long."""
+        asked.append(route)
+        if len(asked) != 2:
+            return await route.continue_()
+        answer = await route.fetch()
+        fetched.set()
+        await asyncio.to_thread(changed.wait, PATIENCE_S)
+        await route.fulfill(response=answer)
+
+    page.route("**/fleet/map?after=0", late)
+    page.goto(f"{served.url}/fleet")
+    page.wait_for_selector("#map-at:has-text('5 nodes')")
+    page.focus("#map")
+    for key in ("ArrowRight", "ArrowRight"):
+        page.keyboard.press(key)
+    assert page.inner_text("#map-at").endswith("node n0, device 0: in service")
+    page.evaluate(
+        """() => {
+          window.first = document.getElementById("map").map.layout;
+          document.addEventListener("keepstep:change", (event) => {
+            if (event.detail.includes("device/n0/0")) document.body.classList.add("has-heard");
+          });
+        }"""
+    )
+    assert fetched.wait(PATIENCE_S)
+    served.do(served.rig.tell(f.HoldRequested(resource="device/n0/0", source="person:bob", by="bob", reason="x")))
+    page.wait_for_selector("body.has-heard")
+    changed.set()
+    page.evaluate(
+        """async () => {
+          while (document.getElementById("map").map.layout === window.first) await new Promise(requestAnimationFrame);
+        }"""
+    )
+    page.wait_for_selector("#map-at:has-text('held')")
+
+
 def test_the_theme_that_was_chosen_stays(small: Any, visit: Visit) -> None:
     page = visit(small, color_scheme="light")
     before = page.evaluate("getComputedStyle(document.documentElement).backgroundColor")
@@ -258,3 +326,27 @@ def test_the_theme_that_was_chosen_stays(small: Any, visit: Visit) -> None:
     after = page.evaluate("getComputedStyle(document.documentElement).backgroundColor")
     page.reload()
     assert page.evaluate("getComputedStyle(document.documentElement).backgroundColor") == after != before
+
+
+def test_the_end_of_a_period_has_its_date_though_it_is_today(small: Any, visit: Visit) -> None:
+    page = visit(small)
+    page.clock.set_fixed_time(datetime.fromtimestamp(START_S, UTC))
+    page.goto(f"{small.url}/review")
+    page.wait_for_selector("time:has-text('Nov 07, 2023')")
+    assert page.locator("main p:has-text('to') time").all_inner_texts() == [
+        "Nov 07, 2023, 10:15:53 PM UTC", "Nov 14, 2023, 10:15:53 PM UTC",
+    ]  # fmt: skip
+
+
+def test_one_is_no_plural(small: Any, visit: Visit) -> None:
+    page = visit(small, "/jobs/blue-1")
+    assert "on 1 node; declared 1 node" in page.inner_text("main") and "1 rank on 1 node" in page.inner_text("main")
+    said = page.evaluate(
+        """async () => {
+          const { Layout } = await import("/static/layout.js");
+          const map = new Layout();
+          map.add({ names: ["n0"], racks: ["r"], rack: [0], node: ["a"], devices: ["a"], score: [-1], states: ["in_service"] });
+          return map.summary();
+        }"""
+    )
+    assert said.startswith("1 node, 1 device, 1 rack.")

@@ -7,11 +7,13 @@ from typing import Any
 
 import httpx
 import pytest
+from tests.web.served import WAIT_S
 from tests.web.site import OWNER_TOKEN
 
 from keepstep.core import facts as f
 from keepstep.core.access import Role
 from keepstep.core.ids import JobId, NodeId, Session
+from keepstep.web.pages import STATIC
 
 HOSTILE = "<img src=x onerror=alert(1)>\"'&{{7*7}}"
 VIEWS = (
@@ -22,10 +24,11 @@ VIEWS = (
 
 @pytest.fixture
 def get(small: Any) -> Iterator[Callable[..., httpx.Response]]:
-    with httpx.Client(base_url=small.url) as client:
+    with httpx.Client(base_url=small.url, timeout=WAIT_S) as client:
 
-        def ask(path: str, token: str = OWNER_TOKEN) -> httpx.Response:
-            return client.get(path, headers={"Authorization": f"Bearer {token}", "Accept": "text/html"})
+        def ask(path: str, token: str = OWNER_TOKEN, tag: str = "") -> httpx.Response:
+            headers = {"Authorization": f"Bearer {token}", "Accept": "text/html", "If-None-Match": tag}
+            return client.get(path, headers=headers)
 
         yield ask
 
@@ -80,10 +83,28 @@ def test_what_is_not_there_is_said_on_a_page(get: Callable[..., httpx.Response],
 
 
 def test_who_is_not_signed_in_is_sent_to_the_login(small: Any) -> None:
-    answer = httpx.get(f"{small.url}/incidents?state=open", headers={"Accept": "text/html"})
-    assert answer.status_code == 303 and answer.headers["location"].startswith("/login?next=")
-    assert httpx.get(f"{small.url}/static/keepstep.css").status_code == 200
-    assert httpx.get(f"{small.url}/fleet/map").status_code == 401
+    with httpx.Client(base_url=small.url, timeout=WAIT_S) as client:
+        answer = client.get("/incidents?state=open", headers={"Accept": "text/html"})
+        assert answer.status_code == 303 and answer.headers["location"].startswith("/login?next=")
+        assert client.get("/static/keepstep.css").status_code == 200
+        assert client.get("/fleet/map").status_code == 401
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [("keepstep.js", "text/javascript"), ("keepstep.css", "text/css"), ("keepstep.svg", "image/svg+xml")],
+)
+def test_what_pages_are_drawn_with_is_sent_once(get: Callable[..., httpx.Response], name: str, kind: str) -> None:
+    first = get(f"/static/{name}")
+    assert first.status_code == 200 and first.headers["content-type"].startswith(kind)
+    assert first.content == (STATIC / name).read_bytes() and "no-cache" in first.headers["cache-control"]
+    again = get(f"/static/{name}", tag=first.headers["etag"])
+    assert (again.status_code, again.content) == (304, b"")
+
+
+@pytest.mark.parametrize("name", ["none.js", "..%2Fapp.py", "%2Fetc%2Fpasswd", ""])
+def test_nothing_else_is_sent(get: Callable[..., httpx.Response], name: str) -> None:
+    assert get(f"/static/{name}").status_code == 404
 
 
 def test_another_tenants_incident_is_not_there(small: Any, get: Callable[..., httpx.Response]) -> None:
@@ -124,7 +145,7 @@ def test_hostile_names_stay_text(served: Any) -> None:
         )
     )
     headers = {"Authorization": f"Bearer {OWNER_TOKEN}", "Accept": "text/html"}
-    with httpx.Client(base_url=served.url, headers=headers) as client:
+    with httpx.Client(base_url=served.url, headers=headers, timeout=WAIT_S) as client:
         for path in (
             "/",
             "/jobs",

@@ -222,13 +222,14 @@ _PLUS = custom_op[str]("+")
 
 
 def _conditions(where: Mapping[str, str], dialect: _Dialect) -> Iterator[ColumnElement[bool]]:
-    """Of all filters but that of a node. Beside words, which are in no index, only a job is worth one: for the others a jump
-    for each of very many rows would take longer than to look at all in their order."""
+    """Of all filters but that of a node. An id leads wherever it is given. Beside words, which are in no index, only a job is
+    worth one: for the others a jump for each of very many rows would take longer than to look at all in their order."""
+    leads = ("id",) if "id" in where else ("job",) if "q" in where else where
     for name, wanted in where.items():
         if name == "q":
             yield dialect.holds(over.c.words, text_of(wanted.lower()))
         elif name != "node":
-            column = dialect.unindexed(over.c[name]) if "q" in where and name != "job" else over.c[name]
+            column = over.c[name] if name in leads else dialect.unindexed(over.c[name])
             several = [key_of(tenant) for tenant in wanted.split(",")] if name == "tenant" else []
             yield column.in_(several) if len(several) > 1 else column == key_of(wanted)
 

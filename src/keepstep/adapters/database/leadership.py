@@ -6,6 +6,7 @@ whether the holder lives: the next life of a killed server need not wait for its
 
 import fcntl
 import os
+import threading
 from pathlib import Path
 
 from sqlalchemy import ColumnElement, Connection, Double, cast, extract, func, insert, literal_column, select, update
@@ -35,6 +36,8 @@ class SqlLeadership:
         self._fence = fence
         self._lock = lock
         self._held: int | None = None
+        self._turn = threading.Lock()
+        """A renewal that is under way in its thread must not come after a release, which it would undo."""
         self._now: ColumnElement[float] = (
             cast(extract("epoch", func.clock_timestamp()), Double)
             if connections.is_postgresql
@@ -70,7 +73,8 @@ class SqlLeadership:
         return connection.execute(new.returning(leadership.c.term)).scalar()
 
     def renew(self, ttl_s: float) -> bool:
-        return self._change(self._fence.term, self._now + ttl_s)
+        with self._turn:
+            return self._change(self._fence.term, self._now + ttl_s)
 
     def release(self) -> None:
         """Does nothing where it does not lead. Its journal takes nothing from then on."""
@@ -78,7 +82,8 @@ class SqlLeadership:
         if term > 0:
             self._fence.term = STEPPED_DOWN
             try:
-                self._change(term, self._now)
+                with self._turn:
+                    self._change(term, self._now)
             finally:
                 self._leave_lock()
 

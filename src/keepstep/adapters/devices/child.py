@@ -14,6 +14,8 @@ _PIECE_BYTES = 65_536
 _KILL_WAIT_S = 1.0
 _LOOK_S = 0.05
 _LAST_WAIT_S = 0.2
+_left_behind: "list[subprocess.Popen[bytes]]" = []
+"""Killed, and not gone in time. Whoever waits for them reaps them, or the next child that is started."""
 
 
 class TalkingChild:
@@ -21,6 +23,7 @@ class TalkingChild:
 
     def __init__(self, argv: Sequence[str], environ: Mapping[str, str]) -> None:
         """Raises OSError where the program cannot be started."""
+        _left_behind[:] = [process for process in _left_behind if process.poll() is None]
         self._process = subprocess.Popen(
             list(argv), env=dict(environ), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
             start_new_session=True, close_fds=True,
@@ -90,8 +93,7 @@ class TalkingChild:
         try:
             self._process.wait(_LAST_WAIT_S)
         except subprocess.TimeoutExpired:
-            # It sleeps in the kernel: whoever ends last reaps it.
-            return
+            _left_behind.append(self._process)
 
     async def end(self) -> bool:
         """Kill it and give it a moment; False where it does not even die of that."""
@@ -100,4 +102,6 @@ class TalkingChild:
             if self.ended():
                 return True
             await asyncio.sleep(_LOOK_S)
+        if not self.ended():
+            _left_behind.append(self._process)
         return self.ended()

@@ -21,7 +21,7 @@ _REST = 4.0
 _RECORD_BYTES = 16_384
 """The kernel refuses a buffer that is too small for a record; none is longer than 8 KiB."""
 _FILE_POLL_S = 0.25
-_KILL_WAIT_S = 1.0
+_KILL_WAIT_S = 5.0
 _LINE_BYTES = 65_536
 _CHUNK_BYTES = 262_144
 
@@ -264,7 +264,12 @@ class FileFeed:
                 os.lseek(descriptor, 0, os.SEEK_SET)
                 return descriptor, _Lines()
             return descriptor, rest
-        fresh = os.open(self._path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        if os.fstat(descriptor).st_size > os.lseek(descriptor, 0, os.SEEK_CUR):
+            return descriptor, rest  # the last lines before the rotation come first
+        try:
+            fresh = os.open(self._path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return descriptor, rest
         os.close(descriptor)
         return fresh, _Lines()
 

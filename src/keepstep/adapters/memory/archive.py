@@ -12,7 +12,7 @@ Record = IncidentRecord | JobRecord | FaultRecord
 Kind = Literal["incident", "job", "fault"]
 
 KINDS: dict[type, Kind] = {IncidentRecord: "incident", JobRecord: "job", FaultRecord: "fault"}
-FILTERS = ("job", "tenant", "state", "cause", "kind", "node", "q")
+FILTERS = ("id", "job", "tenant", "state", "cause", "kind", "node", "q")
 
 
 def end_of(record: Record) -> float:

@@ -94,10 +94,20 @@ def life_s(directory: Path | str) -> float:
 def read_identity(directory: Path | str) -> Identity:
     """Raises NoIdentity."""
     directory = Path(directory)
-    if not (directory / CERTIFICATE).exists():
+    folder = directory.resolve()
+    try:
+        return _read(directory, folder)
+    except NoIdentity:
+        if directory.resolve() == folder:
+            raise
+        # It was replaced while we read, and what was there before is gone.
+        return read_identity(directory)
+
+
+def _read(directory: Path, folder: Path) -> Identity:
+    if not (folder / CERTIFICATE).exists():
         raise NoIdentity(f"no identity in {directory}; get one with `keepstep join SERVER TOKEN`")
     try:
-        folder = directory.resolve()
         certificate = x509.load_pem_x509_certificate((folder / CERTIFICATE).read_bytes())
         subject = subject_of(certificate)
         fits = read_key(folder / KEY).public_key() == certificate.public_key()

@@ -176,7 +176,8 @@ class Probes:
             async with asyncio.timeout(deadline_s):
                 await child.ended.wait()
         except TimeoutError:
-            return await self._hung(child, name, deadline_s)
+            if not child.ended.is_set():  # else it ended in the same turn of the loop
+                return await self._hung(child, name, deadline_s)
         except asyncio.CancelledError:
             self._kill(child.pid)
             child.let_go()
@@ -189,7 +190,8 @@ class Probes:
             async with asyncio.timeout(_KILL_WAIT_S):
                 await child.ended.wait()
         except TimeoutError:
-            self._leave(child, name)
+            if not child.ended.is_set():
+                self._leave(child, name)
         left = name in self._left
         said = bytes(child.output[1])
         detail = f"no end within {deadline_s:g} s" + (f"; pid {child.pid} does not even die of SIGKILL" if left else "")

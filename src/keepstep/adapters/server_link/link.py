@@ -31,6 +31,8 @@ CONNECT_WAIT_S = 20.0
 """For the handshakes, and once more for the answer to Hello: a server that was just started is busy with a fleet."""
 _SEND_BUFFER_LIMIT_BYTES = 16 * 1024 * 1024
 """A server that reads nothing is as good as gone; reports wait in the spool, not in the socket."""
+_ROUNDS_TO_READ = 4
+"""Of the loop, until a message that has arrived by now is taken, though we stood still when it came."""
 _NO_SERVER = (OSError, EOFError, ValueError, msgspec.DecodeError, TimeoutError)
 
 
@@ -268,6 +270,8 @@ class ServerLink:
         while True:
             self._heard = False
             await asyncio.sleep(self._settings.lease_s / 3)
+            for _ in range(_ROUNDS_TO_READ):
+                await asyncio.sleep(0)
             if self._heard:
                 asked = False
             elif asked:

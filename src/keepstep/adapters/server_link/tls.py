@@ -24,7 +24,20 @@ def has_certificate(identity_dir: str) -> bool:
 def client_context(identity_dir: str) -> ssl.SSLContext:
     """From ``authority.pem``, and ``certificate.pem`` with ``key.pem`` where there is one. Raises IdentityProblem."""
     # The directory is a link that is changed in one step: what is read here fits together.
-    folder = os.path.realpath(identity_dir)
+    while True:
+        folder = os.path.realpath(identity_dir)
+        try:
+            context = _client_context(folder, identity_dir)
+        except IdentityProblem:
+            if os.path.realpath(identity_dir) == folder:
+                raise
+        else:
+            if os.path.realpath(identity_dir) == folder:
+                return context
+        # It was replaced while we read, and some of what was there before may have been gone by then.
+
+
+def _client_context(folder: str, identity_dir: str) -> ssl.SSLContext:
     authority = _authority_for(folder, identity_dir)
     if not authority:
         raise IdentityProblem(f"there is no identity in {identity_dir}: get one with `keepstep join SERVER TOKEN`")

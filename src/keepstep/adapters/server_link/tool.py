@@ -102,7 +102,8 @@ class ToolClient:
             try:
                 answer = self._greet(address)
             except ServerGone as gone:
-                problem = gone
+                # That one of them does not answer says less than that another one follows.
+                problem = problem if follows else gone
             else:
                 if isinstance(answer, Welcome):
                     return answer

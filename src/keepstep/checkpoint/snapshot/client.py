@@ -163,7 +163,7 @@ class SnapshotClient:
         if size_bytes > self._reserved_bytes:
             # The first snapshot, or the state grew: memory is allocated now, which takes as long as it takes.
             self._ask_for_slot(size_bytes)
-            patience_s = 10.0 + size_bytes / 2**28
+            patience_s = max(patience_s, 10.0 + size_bytes / 2**28)
         deadline = time.monotonic() + patience_s
         while self._granted is None:
             if self.refused:

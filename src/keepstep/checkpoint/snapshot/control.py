@@ -60,13 +60,16 @@ class SnapshotControl:
     async def connect(cls, socket_path: str, job: str, on_event: Callable[[Event], None]) -> "SnapshotControl":
         """Raises OSError while nobody listens there, SnapshotRefused if the server belongs to someone else."""
         control = cls(*await asyncio.open_unix_connection(socket_path), on_event)
-        control._writer.write(frame(Control(job=job)))
-        hello = await control._receive()
-        if isinstance(hello, Refused):
+        try:
+            control._writer.write(frame(Control(job=job)))
+            hello = await control._receive()
+            if isinstance(hello, Refused):
+                raise SnapshotRefused(hello.reason)
+            if not isinstance(hello, Ready):
+                raise ConnectionError(f"the snapshot server greeted with {type(hello).__name__}")
+        except BaseException:
             control._writer.close()
-            raise SnapshotRefused(hello.reason)
-        if not isinstance(hello, Ready):
-            raise ConnectionError(f"the snapshot server greeted with {type(hello).__name__}")
+            raise
         control.address, control.pid = hello.address, hello.pid
         control._task = asyncio.get_running_loop().create_task(control._listen())
         return control

@@ -42,6 +42,12 @@ class Outcomes:
     def has_left(self, worker: Worker) -> None:
         self._left.append(worker)
 
+    def is_back(self, worker: Worker) -> None:
+        """A rank that was taken for gone saves its steps after all."""
+        self._left = [
+            other for other in self._left if (other.generation, other.rank) != (worker.generation, worker.rank)
+        ]
+
     def again(self, worker: Worker, step: int) -> None:
         """Another try of the same step: what became of the one before is no answer to it."""
         self._results.pop((worker.generation, step), None)

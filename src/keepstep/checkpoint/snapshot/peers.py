@@ -165,11 +165,15 @@ class PeerLink:
     def __init__(self, address: str, hello: PeerHello) -> None:
         self.address = address
         host, _, port = address.rpartition(":")
-        self._socket = socket.create_connection((host, int(port)), timeout=CONNECT_S)
-        self._socket.settimeout(SILENCE_S)
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._buffer = FrameBuffer(between_peers)
-        self._socket.sendall(frame(hello))
+        self._socket = socket.create_connection((host, int(port)), timeout=CONNECT_S)
+        try:
+            self._socket.settimeout(SILENCE_S)
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._socket.sendall(frame(hello))
+        except BaseException:
+            self._socket.close()
+            raise
 
     def send(self, word: Part | Safe) -> None:
         self._socket.sendall(frame(word))

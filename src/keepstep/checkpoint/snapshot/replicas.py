@@ -125,10 +125,11 @@ class Replicas:
 
     def consider(self) -> None:
         """A part has come in: copy the newest complete step that is to be copied."""
-        where = self._where
-        if where is None or not self._carriers:
-            return
         with self._lock:
+            # Looked at here: a generation that begins meanwhile has other peers, and other carriers.
+            where = self._where
+            if where is None or not self._carriers:
+                return
             for at in self._memory.whole_steps():
                 if at <= self._considered:
                     return

@@ -12,7 +12,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import msgspec
@@ -22,6 +22,7 @@ from keepstep.checkpoint.snapshot.connection import Connection
 from keepstep.checkpoint.snapshot.copier import Copier, DurableTiers
 from keepstep.checkpoint.snapshot.gates import Gates
 from keepstep.checkpoint.snapshot.hashing import Hasher, Next
+from keepstep.checkpoint.snapshot.listing import Listing
 from keepstep.checkpoint.snapshot.memory import Memory
 from keepstep.checkpoint.snapshot.messages import (
     Attach,
@@ -29,7 +30,6 @@ from keepstep.checkpoint.snapshot.messages import (
     Begin,
     Committed,
     Control,
-    DiskStock,
     FindPart,
     Flush,
     Grant,
@@ -64,8 +64,6 @@ from keepstep.checkpoint.snapshot.restore import Finder, Finding
 from keepstep.checkpoint.snapshot.slots import Sealed, Slot
 from keepstep.checkpoint.snapshot.writer import Told, Writer
 
-DISK_LIST_S = 1.0
-"""A directory that hangs must not hold up an inventory: the last list is used then."""
 FINISH_S = 30.0
 READING_S = 0.5
 """How often a rank that restores is told that bytes arrive: it is alive then, however long it takes."""
@@ -101,14 +99,12 @@ class Service:
         self._finders = ThreadPoolExecutor(max_workers=8, thread_name_prefix="find")
         # Apart from the finders: a restore that waits for a peer must not hold up the next inventory.
         self._pool = ThreadPoolExecutor(max_workers=4, thread_name_prefix="control")
-        self._lister = ThreadPoolExecutor(max_workers=1, thread_name_prefix="list")
-        self._listing: Future[tuple[DiskStock, ...]] | None = None
+        self._listing = Listing(self._finder.disk_stock)
         self._connections: dict[Connection, Worker | None] = {}
         self._launcher: Connection | None = None
         self._outcomes = Outcomes()
         self._searching: set[Worker] = set()
         self._reading_lock, self._read_bytes, self._told_s = threading.Lock(), 0, 0.0
-        self._disk: tuple[DiskStock, ...] = ()
         self._selector = selectors.DefaultSelector()
         self._ended = False
         self.address = self._peers.address
@@ -122,7 +118,7 @@ class Service:
         self._selector.register(self._listener, selectors.EVENT_READ)
         self._selector.register(self._wake_in, selectors.EVENT_READ)
         self._hasher.start()
-        self._listing = self._lister.submit(self._list_disk)
+        self._listing.begin()
         while not self._ended:
             for key, _ in self._selector.select():
                 if key.fileobj is self._listener:
@@ -198,7 +194,8 @@ class Service:
         for mirror in self._hasher.mirrors:
             mirror.stop()
         self._peers.close()
-        for pool in (self._finders, self._pool, self._lister):
+        self._listing.close()
+        for pool in (self._finders, self._pool):
             pool.shutdown(wait=False, cancel_futures=True)
         for connection in self._connections:
             connection.close()
@@ -232,7 +229,8 @@ class Service:
             connection.send(Refused(reason=reason))
             return
         self._memory.begin(attach.generation)
-        self._connections[connection] = Worker(connection, attach)
+        worker = self._connections[connection] = Worker(connection, attach)
+        self._outcomes.is_back(worker)
         connection.send(Attached(pid=os.getpid()))
 
     def _control(self, connection: Connection, control: Control) -> None:
@@ -381,7 +379,7 @@ class Service:
                 self._memory.hold(step, -1)
                 self._check(request, lambda: self._verify_ram(digests))
             case ListDisk(request=request):
-                self._pool.submit(lambda: self._reply(Stock(request=request, disk=self._disk_stock())))
+                self._pool.submit(lambda: self._reply(Stock(request=request, disk=self._listing.asked())))
             case VerifyDisk(request=request, key=key):
                 self._check(request, lambda: self._finder.verify_disk(key))
             case Hold(request=request, step=step, generation=generation):
@@ -451,19 +449,7 @@ class Service:
 
     def _inventory(self, request: int) -> None:
         self._hasher.join()
-        self._reply(Stock(request=request, ram=self._memory.stock(), disk=self._disk_stock()))
-
-    def _list_disk(self) -> tuple[DiskStock, ...]:
-        self._disk = self._finder.disk_stock()
-        return self._disk
-
-    def _disk_stock(self) -> tuple[DiskStock, ...]:
-        if self._listing is None or self._listing.done():
-            self._listing = self._lister.submit(self._list_disk)
-        try:
-            return self._listing.result(timeout=DISK_LIST_S)
-        except (TimeoutError, OSError):
-            return self._disk
+        self._reply(Stock(request=request, ram=self._memory.stock(), disk=self._listing.soon()))
 
     def _check(self, request: int, check: Callable[[], None]) -> None:
         def work() -> None:

@@ -25,7 +25,7 @@ ACCESS: dict[str, Any] = {"action": Action.MANAGE_ACCESS}
 @get("/tokens", operation_id="listTokens", tags=["access"], opt=ACCESS)
 async def list_tokens(request: Asked, cursor: CursorText = "", limit: Limit = PAGE) -> Tokens:
     """Tokens that were issued and not revoked. No secret is in it: the server has none."""
-    return ask(request, "tokens", Tokens, cursor=cursor, limit=limit)
+    return await ask(request, "tokens", Tokens, cursor=cursor, limit=limit)
 
 
 @post("/tokens", operation_id="createToken", tags=["access"], status_code=201, opt=ACCESS)
@@ -57,7 +57,7 @@ async def revoke_token(request: Asked, token: Name, key: Key = None) -> Accepted
 @get("/certificates", operation_id="listCertificates", tags=["access"], opt=ACCESS)
 async def list_certificates(request: Asked, cursor: CursorText = "", limit: Limit = PAGE) -> Certificates:
     """Certificates of the built-in authority that have not expired long since."""
-    return ask(request, "certificates", Certificates, cursor=cursor, limit=limit)
+    return await ask(request, "certificates", Certificates, cursor=cursor, limit=limit)
 
 
 @post(
@@ -71,7 +71,7 @@ async def revoke_certificate(request: Asked, serial: Name, data: OptionalReason 
 @get("/policy", operation_id="getPolicy", tags=["policy"])
 async def get_policy(request: Asked) -> PolicyView:
     """The policy that is in force, and which of it was set. Its ETag is what a change must name in If-Match."""
-    return ask(request, "policy", PolicyView)
+    return await ask(request, "policy", PolicyView)
 
 
 _setting = asyncio.Lock()
@@ -87,7 +87,7 @@ async def set_policy(
     if if_match is None:
         raise ProblemError(428, "say in If-Match which policy this replaces: its ETag, as GET /api/v1/policy has it")
     async with _setting:
-        now = ask(request, "policy", PolicyView)
+        now = await ask(request, "policy", PolicyView)
         if not matches(if_match, tag_of(msgspec.json.encode(now))) and now.overrides != data.overrides:
             raise ProblemError(412, "the policy was changed since it was read; read it again, and change that")
         return await act(request, SetPolicy(overrides=data.overrides), key)

@@ -15,13 +15,13 @@ async def list_drills(
     request: Asked, job: Word = "", in_state: StateWord = "", cursor: CursorText = "", limit: Limit = PAGE
 ) -> views.Drills:
     """Drills, newest first: what is under way, and the last ones that are over."""
-    return ask(request, "drills", views.Drills, job=job, state=in_state, cursor=cursor, limit=limit)
+    return await ask(request, "drills", views.Drills, job=job, state=in_state, cursor=cursor, limit=limit)
 
 
 @get("/drills/{drill:str}", operation_id="getDrill", tags=["drills"])
 async def get_drill(request: Asked, drill: Name) -> views.DrillReport:
     """One drill: what was done, how well it was recovered from, and by which limits that is judged."""
-    return ask(request, "drill", views.DrillReport, id=drill)
+    return await ask(request, "drill", views.DrillReport, id=drill)
 
 
 @post("/drills", operation_id="beginDrill", tags=["drills"], status_code=202, opt={"action": Action.DRILL})

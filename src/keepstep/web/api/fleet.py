@@ -20,13 +20,13 @@ DEVICE = "/resources/device/{node:str}/{slot:int}"
 @get("/nodes", operation_id="listNodes", tags=["fleet"])
 async def list_nodes(request: Asked, q: Word = "", cursor: CursorText = "", limit: Limit = PAGE) -> fault_views.Nodes:
     """Nodes: who hears them and what that means, what their agents can see, open faults."""
-    return ask(request, "nodes", fault_views.Nodes, q=q, cursor=cursor, limit=limit)
+    return await ask(request, "nodes", fault_views.Nodes, q=q, cursor=cursor, limit=limit)
 
 
 @get("/nodes/{node:str}", operation_id="getNode", tags=["fleet"])
 async def get_node(request: Asked, node: Name) -> fault_views.NodeView:
     """One node."""
-    return ask(request, "node", fault_views.NodeView, node=node)
+    return await ask(request, "node", fault_views.NodeView, node=node)
 
 
 @get("/resources", operation_id="listResources", tags=["fleet"])
@@ -39,19 +39,19 @@ async def list_resources(
     limit: Limit = PAGE,
 ) -> views.Resources:
     """Nodes and devices as resources: state, holds, serial numbers. `q`: part of the id or of the serial number."""
-    return ask(request, "resources", views.Resources, node=node, state=in_state, q=q, cursor=cursor, limit=limit)
+    return await ask(request, "resources", views.Resources, node=node, state=in_state, q=q, cursor=cursor, limit=limit)
 
 
 @get(NODE, operation_id="getNodeResource", tags=["fleet"])
 async def get_node_resource(request: Asked, node: Name) -> views.ResourceView:
     """A node as a resource."""
-    return _resource(request, node)
+    return await _resource(request, node)
 
 
 @get(DEVICE, operation_id="getDevice", tags=["fleet"])
 async def get_device(request: Asked, node: Name, slot: Slot) -> views.ResourceView:
     """A device."""
-    return _resource(request, node, slot)
+    return await _resource(request, node, slot)
 
 
 @get(
@@ -61,27 +61,29 @@ async def get_device_journal(
     request: Asked, node: Name, slot: Slot, before: Before = None, limit: Limit = PAGE
 ) -> Entries:
     """What the journal has about a slot, and about the device that sits in it wherever it sat before; newest first."""
-    found = _resource(request, node, slot)
+    found = await _resource(request, node, slot)
     about = [found.id, *([found.serial] if found.serial else [])]
-    return ask(request, "journal", Entries, about=about, before=before, limit=limit)
+    return await ask(request, "journal", Entries, about=about, before=before, limit=limit)
 
 
 @get(NODE + "/journal", operation_id="getNodeJournal", tags=["fleet", "journal"], opt={"action": Action.READ_JOURNAL})
 async def get_node_journal(request: Asked, node: Name, before: Before = None, limit: Limit = PAGE) -> Entries:
     """What the journal has about a node and its devices, newest first."""
-    return ask(request, "journal", Entries, about=[_resource(request, node).id], before=before, limit=limit)
+    return await ask(
+        request, "journal", Entries, about=[(await _resource(request, node)).id], before=before, limit=limit
+    )
 
 
 @get("/holds", operation_id="listHolds", tags=["fleet"])
 async def list_holds(request: Asked, source: Word = "", cursor: CursorText = "", limit: Limit = PAGE) -> views.Holds:
     """Every hold on every resource. `source`: only those whose source begins so, as `person:`."""
-    return ask(request, "holds", views.Holds, source=source, cursor=cursor, limit=limit)
+    return await ask(request, "holds", views.Holds, source=source, cursor=cursor, limit=limit)
 
 
 @get("/health", operation_id="getHealth", tags=["fleet"])
 async def get_health(request: Asked, node: Word = "") -> Health:
     """The forecast of each node whose agent tells one, the riskiest first. It is no verdict."""
-    return ask(request, "health", Health, node=node or None)
+    return await ask(request, "health", Health, node=node or None)
 
 
 HOLD = {"action": Action.HOLD}
@@ -119,8 +121,8 @@ def _id(node: str, slot: int | None = None) -> str:
     return node_resource(NodeId(node)) if slot is None else device_resource(NodeId(node), slot)
 
 
-def _resource(request: Asked, node: str, slot: int | None = None) -> views.ResourceView:
-    return ask(request, "resource", views.ResourceView, id=_id(node, slot))
+async def _resource(request: Asked, node: str, slot: int | None = None) -> views.ResourceView:
+    return await ask(request, "resource", views.ResourceView, id=_id(node, slot))
 
 
 ROUTES = [

@@ -9,7 +9,7 @@ from keepstep.core.access import Action
 from keepstep.server import fault_views, views
 from keepstep.server.journal_views import Entries
 from keepstep.server.precision import PrecisionReport
-from keepstep.web.api.asking import PAGE, Asked, CursorText, Key, Limit, Name, StateWord, Word, act, ask, search
+from keepstep.web.api.asking import PAGE, Asked, CursorText, Key, Limit, Name, StateWord, Word, act, ask
 from keepstep.wire.requests import Accepted, Decide
 
 Since = Annotated[
@@ -27,7 +27,7 @@ async def list_incidents(  # noqa: PLR0913
     since_s: Since = 0.0, until_s: Until = None, cursor: CursorText = "", limit: Limit = PAGE,
 ) -> views.Incidents:  # fmt: skip
     """Incidents, newest first: open ones, then those that are over by the time of their end."""
-    return await search(
+    return await ask(
         request, "incidents", views.Incidents, job=job or None, state=in_state, cause=cause, node=node, q=q, open=is_open,
         starts=starts, since_s=since_s, until_s=until_s, cursor=cursor, limit=limit,
     )  # fmt: skip
@@ -36,7 +36,7 @@ async def list_incidents(  # noqa: PLR0913
 @get("/incidents/{incident:str}", operation_id="getIncident", tags=["incidents"])
 async def get_incident(request: Asked, incident: Name) -> views.IncidentReport:
     """One incident: cause, evidence for and against, what was done and why, what it cost."""
-    return ask(request, "incident", views.IncidentReport, id=incident)
+    return await ask(request, "incident", views.IncidentReport, id=incident)
 
 
 @get(
@@ -45,14 +45,14 @@ async def get_incident(request: Asked, incident: Name) -> views.IncidentReport:
 )  # fmt: skip
 async def get_entries(request: Asked, incident: Name, before: Before = None, limit: Limit = PAGE) -> Entries:
     """The journal entries of an incident, with their hashes, newest first."""
-    ask(request, "incident", views.IncidentReport, id=incident)
-    return ask(request, "journal", Entries, about=[incident], before=before, limit=limit)
+    await ask(request, "incident", views.IncidentReport, id=incident)
+    return await ask(request, "journal", Entries, about=[incident], before=before, limit=limit)
 
 
 @get("/approvals", operation_id="listApprovals", tags=["incidents"])
 async def list_approvals(request: Asked, cursor: CursorText = "", limit: Limit = PAGE) -> views.Incidents:
     """Incidents that wait for a person, newest first; `waits_for` says for what."""
-    return await search(
+    return await ask(
         request, "incidents", views.Incidents, state="waiting", open=True, starts=True, cursor=cursor, limit=limit
     )
 
@@ -80,19 +80,19 @@ async def list_faults(
     request: Asked, closed: FromQuery[bool] = False, q: Word = "", cursor: CursorText = "", limit: Limit = PAGE
 ) -> fault_views.Faults:
     """Root causes on resources, racks, switches and dependencies, with or without a job; newest first."""
-    return await search(request, "faults", fault_views.Faults, closed=closed, q=q, cursor=cursor, limit=limit)
+    return await ask(request, "faults", fault_views.Faults, closed=closed, q=q, cursor=cursor, limit=limit)
 
 
 @get("/faults/{fault:str}", operation_id="getFault", tags=["faults"])
 async def get_fault(request: Asked, fault: Name) -> fault_views.FaultReport:
     """One fault: its evidence, and what was done about it."""
-    return ask(request, "fault", fault_views.FaultReport, id=fault)
+    return await ask(request, "fault", fault_views.FaultReport, id=fault)
 
 
 @get("/precision", operation_id="getPrecision", tags=["faults"])
 async def get_precision(request: Asked) -> PrecisionReport:
     """How right each rule was, and which preemptions were unnecessary."""
-    return ask(request, "precision", PrecisionReport)
+    return await ask(request, "precision", PrecisionReport)
 
 
 ROUTES = [

@@ -23,7 +23,7 @@ Subject = Annotated[
 
 @get("/server", operation_id="getServer", tags=["installation"], opt={"action": None})
 async def get_server(request: Asked) -> ServerView:
-    """Which server answers, and whether it leads."""
+    """Which server answers, and who leads."""
     site = site_of(request)
     desk = site.desk()
     return ServerView(
@@ -31,6 +31,8 @@ async def get_server(request: Asked) -> ServerView:
         version=__version__,
         leads=site.leads,
         is_led=site.is_led,
+        leader=desk.seat.leader,
+        leader_address=desk.seat.address,
         term=desk.registry.term,
         entry=desk.world.seq,
         now_s=desk.now_s,
@@ -44,13 +46,13 @@ async def list_journal(
     before: Before = None, limit: Limit = PAGE,
 ) -> Entries:  # fmt: skip
     """Journal entries with their hashes, newest first."""
-    return ask(request, "journal", Entries, about=[subject] if subject else [], before=before, limit=limit)
+    return await ask(request, "journal", Entries, about=[subject] if subject else [], before=before, limit=limit)
 
 
 @get("/report", operation_id="getReport", tags=["jobs"])
 async def get_report(request: Asked) -> views.Report:
     """What faults cost all jobs that the server has at hand."""
-    return ask(request, "report", views.Report)
+    return await ask(request, "report", views.Report)
 
 
 ROUTES = [get_server, list_journal, get_report]

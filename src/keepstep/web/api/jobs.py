@@ -7,7 +7,7 @@ from keepstep.core.access import Action
 from keepstep.server import views
 from keepstep.server.http_views import Reason
 from keepstep.server.whereabouts import Whereabouts
-from keepstep.web.api.asking import PAGE, Asked, CursorText, Key, Limit, Name, StateWord, Word, act, ask, search
+from keepstep.web.api.asking import PAGE, Asked, CursorText, Key, Limit, Name, StateWord, Word, act, ask
 from keepstep.wire.requests import Accepted, StopJob
 
 OptionalReason = JSONBody[Reason | None]
@@ -23,44 +23,44 @@ async def list_jobs(
     limit: Limit = PAGE,
 ) -> views.Jobs:
     """Jobs, newest first: those that run, then those that are over."""
-    return await search(request, "jobs", views.Jobs, state=in_state, q=q, live=live, cursor=cursor, limit=limit)
+    return await ask(request, "jobs", views.Jobs, state=in_state, q=q, live=live, cursor=cursor, limit=limit)
 
 
 @get("/jobs/{job:str}", operation_id="getJob", tags=["jobs"])
 async def get_job(request: Asked, job: Name) -> views.JobView:
     """One job."""
-    return ask(request, "job", views.JobView, id=job)
+    return await ask(request, "job", views.JobView, id=job)
 
 
 @get("/jobs/{job:str}/live", operation_id="getJobLive", tags=["jobs"])
 async def get_live(request: Asked, job: Name) -> views.Live:
     """One look at a job as it runs: ranks, nodes, checkpoint age, the incident that leads it."""
-    return ask(request, "live", views.Live, job=job)
+    return await ask(request, "live", views.Live, job=job)
 
 
 @get("/jobs/{job:str}/ranks", operation_id="getJobRanks", tags=["jobs"])
 async def get_ranks(request: Asked, job: Name) -> Whereabouts:
     """Where each rank lives: process, node, card by every name, rack and switch, open faults there."""
-    return ask(request, "ranks", Whereabouts, job=job)
+    return await ask(request, "ranks", Whereabouts, job=job)
 
 
 @get("/jobs/{job:str}/launchers", operation_id="getJobLaunchers", tags=["jobs"])
 async def get_launchers(request: Asked, job: Name) -> views.Launchers:
     """The launchers of a job, node by node."""
-    ask(request, "job", views.JobView, id=job)
-    return ask(request, "launchers", views.Launchers, job=job)
+    await ask(request, "job", views.JobView, id=job)
+    return await ask(request, "launchers", views.Launchers, job=job)
 
 
 @get("/jobs/{job:str}/checkpoints", operation_id="getJobCheckpoints", tags=["jobs"])
 async def get_checkpoints(request: Asked, job: Name) -> views.Checkpoints:
     """What a job could restore from, as its nodes last told."""
-    return ask(request, "checkpoints", views.Checkpoints, job=job)
+    return await ask(request, "checkpoints", views.Checkpoints, job=job)
 
 
 @get("/jobs/{job:str}/report", operation_id="getJobReport", tags=["jobs"])
 async def get_report(request: Asked, job: Name) -> views.Report:
     """What faults cost a job: goodput, lost steps, time per stage."""
-    return ask(request, "report", views.Report, job=job)
+    return await ask(request, "report", views.Report, job=job)
 
 
 @post("/jobs/{job:str}/stop", operation_id="stopJob", tags=["jobs"], status_code=202, opt={"action": Action.STOP_JOB})

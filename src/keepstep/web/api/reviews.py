@@ -26,7 +26,7 @@ async def get_review(
 @get("/incidents/{incident:str}/postmortem", operation_id="getPostmortem", tags=["review", "incidents"])
 async def get_postmortem(request: Asked, incident: Name) -> Postmortem:
     """From the fault to the first step after it, with evidence, decisions, cost and the curves around it."""
-    return ask(request, "postmortem", Postmortem, id=incident)
+    return await ask(request, "postmortem", Postmortem, id=incident)
 
 
 ROUTES = [get_review, get_postmortem]

@@ -3,24 +3,41 @@
 A view builds a context from the desk and renders it; it decides nothing, and what its buttons ask goes to the API.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
+from typing import Annotated
 
-from litestar import get
-from litestar.datastructures import CacheControlHeader
-from litestar.static_files import create_static_files_router
+from litestar import Response, get
+from litestar.exceptions import NotFoundException
+from litestar.params import PathParameter
 from litestar.types import ControllerRouterHandler
 
 from keepstep.review import plots
+from keepstep.web.headers import Tagged
 from keepstep.web.pages import fleet, incident, incidents, job, jobs, now, resource, review
 
 STATIC = Path(__file__).parent.parent / "static"
+TYPES = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 
 
 @get("/plots.css", opt={"public": True}, media_type="text/css", sync_to_thread=False, include_in_schema=False)
 def show_plot_style() -> str:
     """What plots are drawn with, which reports carry inside."""
     return plots.STYLE
+
+
+@cache
+def _files() -> Mapping[str, bytes]:
+    return {path.name: path.read_bytes() for path in STATIC.iterdir() if path.suffix in TYPES}
+
+
+@get("/static/{name:str}", opt={"public": True}, middleware=[Tagged], sync_to_thread=False, include_in_schema=False)
+def show_static(name: Annotated[str, PathParameter()]) -> Response[bytes]:
+    """From memory: they are few and small, and no file is left open by a reader who goes away while it is being opened."""
+    if name not in _files():
+        raise NotFoundException()
+    return Response(_files()[name], media_type=TYPES[Path(name).suffix])
 
 
 def routes() -> Sequence[ControllerRouterHandler]:
@@ -40,11 +57,5 @@ def routes() -> Sequence[ControllerRouterHandler]:
         review.show_review,
         review.export_review,
         show_plot_style,
-        create_static_files_router(
-            path="/static",
-            directories=[STATIC],
-            opt={"public": True},
-            include_in_schema=False,
-            cache_control=CacheControlHeader(no_cache=True),
-        ),
+        show_static,
     ]

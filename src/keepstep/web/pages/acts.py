@@ -7,19 +7,23 @@ from typing import Literal
 from urllib.parse import quote
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from keepstep.core.access import Action, Principal, refusal
 from keepstep.core.drill import KINDS, DrillKind
+from keepstep.core.ids import node_resource
 from keepstep.core.incident import Incident, IncidentState
 from keepstep.core.isolate import power_off
 from keepstep.core.job import Job
 from keepstep.core.rehearse import hindrance
 from keepstep.core.resource import Resource
 from keepstep.core.world import World
+from keepstep.review.wording import count as counted
 from keepstep.review.wording import duration
-from keepstep.web.pages.units import counted
 
 API = "/api/v1"
+SUSPECTS_MAX = 3
+"""Of one incident, that have a button; the others have theirs on their own pages."""
 
 
 class Act(Struct, frozen=True, kw_only=True):
@@ -34,7 +38,7 @@ class Act(Struct, frozen=True, kw_only=True):
     """Address that it is asked at."""
     refused: str = ""
     """Why it may not be pressed; empty where it may."""
-    weight: Literal["primary", "danger", "refuse"] = "primary"
+    weight: Literal["primary", "danger", "refuse", "beside"] = "primary"
     """How it looks: what destroys something is told apart."""
     asks_reason: bool = False
     body: dict[str, str] | None = None
@@ -126,6 +130,20 @@ def of_resource(resource: Resource, principal: Principal) -> tuple[Act, ...]:
         Act(label="Hold", question=f"Hold {resource.id}?", follows=follows, post=f"{base}/hold", refused=why,
             asks_reason=True),
     )  # fmt: skip
+
+
+def of_suspects(incident: Incident, world: World, principal: Principal) -> tuple[Act, ...]:
+    """Hold what an incident names, or lift one's own hold: beside whatever it waits for."""
+    diagnosis = next((a.diagnosis for a in reversed(incident.attempts) if a.diagnosis is not None), None)
+    if diagnosis is None:
+        return ()
+    named = dict.fromkeys((*diagnosis.resources, *map(node_resource, diagnosis.lost_nodes)))
+    known = [world.resources[id] for id in named if id in world.resources]
+    return tuple(
+        replace(act, label=f"{act.label}: {resource.id}", weight="beside")
+        for resource in known[:SUSPECTS_MAX]
+        for act in of_resource(resource, principal)
+    )
 
 
 def of_job(job: Job, principal: Principal) -> tuple[Act, ...]:

@@ -14,9 +14,10 @@ from msgspec import Struct
 
 from keepstep import __version__
 from keepstep.core.access import Principal
+from keepstep.ports import JournalUnavailable
+from keepstep.server.aside import answer_aside
 from keepstep.server.desk import Desk
 from keepstep.server.site import Site
-from keepstep.web.ahead import answer_ahead
 from keepstep.web.pages.rendering import render
 
 Asked = Request[Principal, Any, State]
@@ -38,11 +39,15 @@ class Frame(Struct, frozen=True, kw_only=True):
     server: str
     version: str
     leads: bool
+    leader: str
+    """Another server that leads, and where; empty where this one does, or nobody."""
     is_led: bool
     """False: no server leads, so that the page shows how things were."""
     entry: int
     """Newest journal entry that the page knows."""
     now_s: float
+    missing: str = ""
+    """Why what is over is not on the page; empty where it is."""
     still: bool = False
     """It does not update by itself: it would cost too much, and says nothing of now."""
     views: tuple[tuple[str, str], ...] = VIEWS
@@ -58,16 +63,38 @@ def desk_for(request: Asked) -> Desk:
     return site_of(request).desk().seen_by(request.user)
 
 
-async def ahead(request: Asked, make: Callable[[Desk], Made]) -> Made:
-    """What is made of the desk; a search of the archive that it needs is made in a thread meanwhile."""
-    return await answer_ahead(lambda: desk_for(request), make)
+class Look:
+    """At the books, and at the database as far as it can be read: where it cannot, a page is made without, and says so."""
+
+    def __init__(self, request: Asked) -> None:
+        self._request = request
+        self._missing = ""
+
+    async def at(self, make: Callable[[Desk], Made]) -> Made:
+        """What is made of the desk; the database is read in a thread meanwhile."""
+        return await answer_aside(lambda: desk_for(self._request), make, self._note)
+
+    def _note(self, error: JournalUnavailable) -> None:
+        self._missing = str(error)
+
+    def frame(self, title: str, here: str) -> Frame:
+        return frame(self._request, desk_for(self._request), title, here, missing=self._missing)
+
+    def not_found(self, said: str, here: str) -> Response[str]:
+        """A page for what is not there, or belongs to somebody else."""
+        around = self.frame("Not found", here)
+        return respond(self._request, "missing.html", around, {"said": said}, 503 if around.missing else 404)
 
 
-def frame(request: Asked, desk: Desk, title: str, here: str, *, still: bool = False) -> Frame:
-    site = site_of(request)
+def frame(
+    request: Asked, desk: Desk, title: str, here: str, *, missing: str = "", still: bool = False
+) -> Frame:  # fmt: skip
+    site, seat = site_of(request), desk.seat
+    leader = "" if seat.leads or not seat.leader else f"{seat.leader} at {seat.address or 'no address'}"
     return Frame(
         title=title, here=here, who=request.user.name, role=request.user.role.value, server=site.identity,
-        version=__version__, leads=site.leads, is_led=site.is_led, entry=desk.world.seq, now_s=desk.now_s, still=still,
+        version=__version__, leads=site.leads, leader=leader, is_led=site.is_led, entry=desk.world.seq, now_s=desk.now_s,
+        missing=missing, still=still,
     )  # fmt: skip
 
 
@@ -78,11 +105,6 @@ def respond(
     html = render(template, layout=layout, frame=around, now_s=around.now_s, **context)
     headers = {"Cache-Control": "no-store", "Vary": "Cookie"}
     return Response(html, media_type=MediaType.HTML, headers=headers, status_code=status)
-
-
-def missing(request: Asked, desk: Desk, said: str, here: str) -> Response[str]:
-    """A page for what is not there, or belongs to somebody else."""
-    return respond(request, "missing.html", frame(request, desk, "Not found", here), {"said": said}, 404)
 
 
 def param(request: Asked, name: str) -> str:

@@ -5,7 +5,7 @@ from litestar import Response, get
 from litestar.enums import MediaType
 
 from keepstep.server.fleet_queries import PAGE_LINES, STATES, capacity, find, fleet_list, fleet_map
-from keepstep.web.pages.asking import Asked, desk_for, frame, param, respond, whole
+from keepstep.web.pages.asking import Asked, Look, desk_for, frame, param, respond, whole
 
 NAMED_MAX = 500
 
@@ -44,7 +44,8 @@ def show_map(request: Asked) -> Response[bytes]:
     return Response(msgspec.json.encode(part), media_type=MediaType.JSON, headers={"Cache-Control": "no-store"})
 
 
-@get("/find", sync_to_thread=False, include_in_schema=False)
-def show_finds(request: Asked) -> Response[str]:
-    desk, q = desk_for(request), param(request, "q")
-    return respond(request, "find.html", frame(request, desk, "Find", ""), {"q": q, "finds": find(desk, q)})
+@get("/find", include_in_schema=False)
+async def show_finds(request: Asked) -> Response[str]:
+    look, q = Look(request), param(request, "q")
+    finds = await look.at(lambda desk: find(desk, q))
+    return respond(request, "find.html", look.frame("Find", ""), {"q": q, "finds": finds})

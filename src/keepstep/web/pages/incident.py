@@ -9,6 +9,7 @@ from msgspec import Struct
 from keepstep.core.access import Action, refusal
 from keepstep.core.ids import IncidentId
 from keepstep.review import plots
+from keepstep.review.drawing import NARROW, WIDTH
 from keepstep.review.postmortem import Moment, Point, Postmortem
 from keepstep.server import views
 from keepstep.server.desk import Desk, UnknownSubject
@@ -16,7 +17,7 @@ from keepstep.server.drill_queries import drill_of
 from keepstep.server.drill_views import DrillView
 from keepstep.server.queries import incident, postmortem
 from keepstep.server.traces import trace_id
-from keepstep.web.pages.asking import Asked, desk_for, frame, missing, respond
+from keepstep.web.pages.asking import Asked, Look, respond
 from keepstep.web.pages.entries import EntryLine, entry_line
 from keepstep.web.pages.now import OpenIncident, open_incident
 from keepstep.web.pages.pictures import Picture
@@ -32,8 +33,8 @@ class IncidentPage(Struct, frozen=True, kw_only=True):
     attempts: tuple[views.AttemptView, ...]
     open: OpenIncident | None
     """None once it is over."""
-    way: str
-    """SVG; empty before there are two moments."""
+    way: Picture
+    """Of nothing before there are two moments."""
     curves: tuple[Picture, ...]
     curve_note: str
     entries: tuple[EntryLine, ...]
@@ -75,7 +76,7 @@ def _no_curve(is_open: bool) -> str:
     return "The server saw no steps around it: the script reports none, or it had just started itself."
 
 
-def _way(moments: Sequence[Moment]) -> str:
+def _way(moments: Sequence[Moment]) -> Picture:
     """Each bar reaches from the moment before it to its own."""
     known = [(m, m.after_s) for m in moments if m.after_s is not None]
     spans, before = [], None
@@ -84,9 +85,11 @@ def _way(moments: Sequence[Moment]) -> str:
         told = moment.text if len(moment.text) <= TOLD_MAX else moment.text[: TOLD_MAX - 1] + "…"
         spans.append(plots.Span(name=moment.what, start=start, end=at_s, note=told))
         before = at_s
+    title, desc = "The way of this incident", "From the fault to where the job had been, in seconds"
     if len(spans) < 2:
-        return ""
-    return plots.waterfall("The way of this incident", "From the fault to where the job had been, in seconds", spans)
+        return Picture(title=title)
+    wide, narrow = (plots.waterfall(title, desc, spans, width=width) for width in (WIDTH, NARROW))
+    return Picture(title=title, svg=wide, narrow=narrow)
 
 
 def _curves(after: Postmortem) -> Iterator[Picture]:
@@ -95,13 +98,19 @@ def _curves(after: Postmortem) -> Iterator[Picture]:
     if len(points) > 1:
         axes = plots.Axes(x="since it was opened", x_kind="seconds", y_kind="seconds")
         series = _series("step time", after, lambda point: point.step_time_s if point.step_time_s > 0 else None)
-        yield Picture(
-            title="Step time", svg=plots.line("Step time", "Around the incident", series, axes=axes, marks=marks)
-        )
+        yield _curve("Step time", series, axes, marks)
     if any(point.loss is not None for point in points):
         axes = plots.Axes(x="since it was opened", x_kind="seconds", from_zero=False)
         series = _series("loss", after, lambda point: point.loss)
-        yield Picture(title="Loss", svg=plots.line("Loss", "Around the incident", series, axes=axes, marks=marks))
+        yield _curve("Loss", series, axes, marks)
+
+
+def _curve(title: str, series: Sequence[plots.Series], axes: plots.Axes, marks: Sequence[plots.Mark]) -> Picture:
+    wide, narrow = (
+        plots.line(title, "Around the incident", series, axes=axes, marks=marks, width=width)
+        for width in (WIDTH, NARROW)
+    )
+    return Picture(title=title, svg=wide, narrow=narrow)
 
 
 _MARKED = ("detected", "first step", "caught up")
@@ -115,11 +124,11 @@ def _series(name: str, after: Postmortem, value: Callable[[Point], float | None]
     return [plots.Series(label, points) for label, points in parts if points]
 
 
-@get("/incidents/{name:str}", sync_to_thread=False, include_in_schema=False)
-def show_incident(request: Asked, name: FromPath[str]) -> Response[str]:
-    desk = desk_for(request)
+@get("/incidents/{name:str}", include_in_schema=False)
+async def show_incident(request: Asked, name: FromPath[str]) -> Response[str]:
+    look = Look(request)
     try:
-        shown = incident_page(desk, name)
+        shown = await look.at(lambda desk: incident_page(desk, name))
     except UnknownSubject as error:
-        return missing(request, desk, str(error), "/incidents")
-    return respond(request, "incident.html", frame(request, desk, f"Incident {name}", "/incidents"), {"page": shown})
+        return look.not_found(str(error), "/incidents")
+    return respond(request, "incident.html", look.frame(f"Incident {name}", "/incidents"), {"page": shown})

@@ -13,7 +13,7 @@ from keepstep.ports import Page
 from keepstep.review.records import IncidentRecord
 from keepstep.server.desk import Desk
 from keepstep.server.records import led_by_drill
-from keepstep.web.pages.asking import PER_PAGE, Asked, ahead, desk_for, frame, param, respond, tenant_filter
+from keepstep.web.pages.asking import PER_PAGE, Asked, Look, param, respond, tenant_filter
 
 FILTERS = ("q", "state", "cause", "job", "node", "since", "until")
 OPEN_MAX = 200
@@ -149,6 +149,7 @@ def _closed_line(record: IncidentRecord) -> Line:
 @get("/incidents", include_in_schema=False)
 async def show_incidents(request: Asked) -> Response[str]:
     filters, cursor = {name: param(request, name) for name in FILTERS}, param(request, "cursor")
-    found = await ahead(request, lambda desk: listing(desk, filters, cursor))
-    around = frame(request, desk_for(request), "Incidents", "/incidents")
+    look = Look(request)
+    found = await look.at(lambda desk: listing(desk, filters, cursor))
+    around = look.frame("Incidents", "/incidents")
     return respond(request, "incidents.html", around, {"list": found}, 400 if found.mistake else 200)

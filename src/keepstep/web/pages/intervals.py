@@ -7,8 +7,8 @@ from msgspec import Struct
 
 from keepstep.checkpoint.interval.estimate import DAY_S, believe, observed
 from keepstep.checkpoint.interval.optimal import daly_work_s, young_work_s
-from keepstep.core.facts import CheckpointCommitted
 from keepstep.core.incident import Cause
+from keepstep.review.wording import count as counted
 
 _NODE_CAUSES = (Cause.DEVICE.value, Cause.HOST_HARDWARE.value, Cause.NETWORK.value, Cause.POWER.value)
 """Failures that take a node with them; all others end processes."""
@@ -29,10 +29,11 @@ class Optimum(Struct, frozen=True, kw_only=True):
 
 
 def optimum(
-    interval_s: float | None, saves: Sequence[CheckpointCommitted], causes: Iterable[str], running_s: float, nodes: int
+    interval_s: float | None, writes_s: Sequence[float], causes: Iterable[str], running_s: float, nodes: int
 ) -> Optimum:
-    """``causes``: of the job's faults while it ran for ``running_s``."""
-    costs = [save.duration_s for save in saves if save.duration_s > 0]
+    """``writes_s``: how long each save took, 0 where that is not known. ``causes``: of the job's faults while it ran for
+    ``running_s``."""
+    costs = [write_s for write_s in writes_s if write_s > 0]
     cost_s = median(costs) if costs else None
     told = list(causes)
     by_node = sum(cause in _NODE_CAUSES for cause in told)
@@ -49,9 +50,10 @@ def optimum(
         daly_s=daly_s,
         verdict=_verdict(interval_s, young_s),
         inputs=(
-            ("C, cost of a save", f"median of the last {len(costs)} writes: at most that much stalls the loop" if costs else
+            ("C, cost of a save", f"median of {counted(len(costs), 'write')}: at most that much stalls the loop" if costs else
              "no write time was reported yet"),
-            ("MTBF", f"{len(told)} faults in {running_s / DAY_S:.2g} days, upon what is published for {nodes} nodes"),
+            ("MTBF", f"{counted(len(told), 'fault')} in {running_s / DAY_S:.2g} days, upon what is published for "
+             f"{counted(nodes, 'node')}"),
             ("published: processes", process.prior.source),
             ("published: nodes", node.prior.source),
         ),
@@ -59,12 +61,16 @@ def optimum(
 
 
 def _verdict(interval_s: float | None, young_s: float | None) -> str:
+    """A save costs C at most: so it can be too seldom for sure, and too often only perhaps."""
     if interval_s is None:
-        return "fewer than two checkpoints so far: there is no interval yet"
+        return "Fewer than two checkpoints so far: there is no interval yet"
     if young_s is None:
-        return "the optimum is not known before the cost of a save is"
+        return "The optimum is not known before the cost of a save is"
     if interval_s > 2 * young_s:
-        return "it saves less than half as often as it should: a failure costs more than it must"
+        return "It saves less than half as often as it should: a failure costs more than it must"
     if interval_s < young_s / 2:
-        return "it saves more than twice as often as it must: the saves cost more than the failures"
-    return "near the optimum: the cost is flat around it"
+        return (
+            "It saves more than twice as often as pays where a save stalls the loop for all of C. One that is written in the "
+            "background stalls it for less, and may well pay"
+        )
+    return "Near the optimum: the cost is flat around it"

@@ -9,17 +9,19 @@ from litestar.params import FromPath
 from msgspec import Struct
 
 from keepstep.core.decision import Decision, Place
-from keepstep.core.facts import CheckpointCommitted, CheckpointFailed
+from keepstep.core.facts import CheckpointFailed
 from keepstep.core.job import TERMINAL, Job
 from keepstep.review.records import IncidentRecord
+from keepstep.review.wording import count as counted
 from keepstep.server import views
 from keepstep.server.desk import Desk, UnknownSubject
 from keepstep.server.drill_queries import drills
 from keepstep.server.drill_views import DrillView
 from keepstep.server.queries import live
 from keepstep.server.reports import report
+from keepstep.server.saves import Save
 from keepstep.web.pages import acts
-from keepstep.web.pages.asking import Asked, ahead, desk_for, frame, missing, param, respond, whole
+from keepstep.web.pages.asking import Asked, Look, param, respond, whole
 from keepstep.web.pages.intervals import Optimum, optimum
 from keepstep.web.pages.now import JobLine, OpenIncident, job_line, open_incident
 
@@ -32,6 +34,8 @@ INCIDENTS_MAX = 20
 DRILLS_SHOWN = 10
 ENTRIES_LOOKED = 400
 SAVES_SHOWN = 12
+SAVES_TIMED = 100
+"""The newest ones: what a save cost months ago says little of the next."""
 
 
 class Cell(Struct, frozen=True, kw_only=True):
@@ -115,7 +119,7 @@ def job_page(desk: Desk, name: str, rank_page: int = 0, rank_order: str = "rank"
     pages = max(1, math.ceil(len(ranks) / RANKS_PER_PAGE))
     first = min(rank_page, pages - 1) * RANKS_PER_PAGE
     entries = desk.journal.mentioning([job.id], limit=ENTRIES_LOOKED) if desk.journal is not None else []
-    saves = [(e.at_s, e.record) for e in entries if isinstance(e.record, CheckpointCommitted)]
+    saves = desk.tallies.told.of_job(job.id)
     past = desk.archive.list("incident", {"job": job.id, "kind": "fault"}, limit=INCIDENTS_MAX)
     records = tuple(r for r in past.records if isinstance(r, IncidentRecord))
     strip, note = _strip(ranks)
@@ -134,7 +138,7 @@ def job_page(desk: Desk, name: str, rank_page: int = 0, rank_order: str = "rank"
         message=job.message,
         is_over=job.state in TERMINAL,
         totals=report(desk.world, [job], desk.now_s).jobs[0],
-        elasticity=f"{elastic.min_nodes} nodes" if elastic.min_nodes == elastic.max_nodes else
+        elasticity=counted(elastic.min_nodes, "node") if elastic.min_nodes == elastic.max_nodes else
         f"{elastic.min_nodes} to {elastic.max_nodes} nodes",
         nodes=tuple(nodes[:NODES_MAX]),
         more_nodes=max(0, len(nodes) - NODES_MAX),
@@ -153,7 +157,7 @@ def job_page(desk: Desk, name: str, rank_page: int = 0, rank_order: str = "rank"
         checkpoints=tuple(_checkpoints(job, saves)),
         failed_saves=tuple((e.at_s, e.record) for e in entries if isinstance(e.record, CheckpointFailed))[:SAVES_SHOWN],
         interval=optimum(
-            job.commit_every_s, [save for _, save in saves], (r.cause for r in records),
+            job.commit_every_s, [save.duration_s for save in saves[:SAVES_TIMED]], (r.cause for r in records),
             (job.finished_s or desk.now_s) - job.running_since_s if job.running_since_s is not None else 0.0,
             len(job.placement.nodes) if job.placement is not None else elastic.min_nodes,
         ),
@@ -173,7 +177,8 @@ def _nodes(job: Job, ranks: Sequence[views.RankView]) -> Iterator[NodeLine]:
         by_node.setdefault(rank.node, []).append(rank)
     for node, launcher in job.launchers.items():
         own = by_node.pop(node, [])
-        state = f"gone: {launcher.gone}" if launcher.gone else "left" if launcher.left else ""
+        over = "over" if job.state in TERMINAL else ""
+        state = f"gone: {launcher.gone}" if launcher.gone else "left" if launcher.left else over
         spare = "spare" if not own else ""
         yield _node_line(node, own, launcher.reachable, state or ("silent" if not launcher.reachable else spare))
     for name, own in by_node.items():
@@ -206,19 +211,21 @@ def _strip(ranks: Sequence[views.RankView]) -> tuple[tuple[Cell, ...], str]:
     return tuple(cells), f"{each}; median {usual_s:.3g} s; a shade is 5 % above it"
 
 
-def _checkpoints(job: Job, saves: Sequence[tuple[float, CheckpointCommitted]]) -> Iterator[Checkpoint]:
-    """Memory first: it is the nearest tier. What nodes hold there was told when they were last asked."""
+def _checkpoints(job: Job, saves: Sequence[Save]) -> Iterator[Checkpoint]:
+    """Memory first: it is the nearest tier. What nodes hold there was told when they were last asked; what a launcher held
+    that is gone, or not heard, no recovery counts on."""
     ram: dict[tuple[int, int], list[str]] = {}
-    for node, launcher in job.launchers.items():
-        for offer in launcher.inventory.ram if launcher.inventory is not None else ():
+    for node, launcher in job.launchers.items() if job.state not in TERMINAL else ():
+        is_there = launcher.reachable and not launcher.gone and not launcher.left
+        for offer in launcher.inventory.ram if launcher.inventory is not None and is_there else ():
             ram.setdefault((offer.step, offer.generation), []).append(node)
     for (step, generation), nodes in sorted(ram.items(), reverse=True)[:SAVES_SHOWN]:
         yield Checkpoint(tier="memory", step=step, at_s=None, duration_s=None, size_bytes=None, generation=generation,
-                         held_by=f"{len(nodes)} nodes: {', '.join(sorted(nodes)[:4])}")  # fmt: skip
+                         held_by=f"{counted(len(nodes), 'node')}: {', '.join(sorted(nodes)[:4])}")  # fmt: skip
     told = set()
-    for at_s, save in saves[:SAVES_SHOWN]:
+    for save in saves[:SAVES_SHOWN]:
         told.add(save.key)
-        yield Checkpoint(tier="disk", step=save.step, at_s=at_s, duration_s=save.duration_s or None,
+        yield Checkpoint(tier="disk", step=save.step, at_s=save.at_s, duration_s=save.duration_s or None,
                          size_bytes=save.size_bytes or None, generation=save.generation, held_by=save.key)  # fmt: skip
     for known in reversed(job.committed):
         if known.key not in told:
@@ -228,20 +235,21 @@ def _checkpoints(job: Job, saves: Sequence[tuple[float, CheckpointCommitted]]) -
 
 @get("/jobs/{job:str}", include_in_schema=False)
 async def show_job(request: Asked, job: FromPath[str]) -> Response[str]:
-    page, order = whole(request, "ranks"), param(request, "order")
+    look, page, order = Look(request), whole(request, "ranks"), param(request, "order")
     try:
-        shown = await ahead(request, lambda desk: job_page(desk, job, page, order))
+        shown = await look.at(lambda desk: job_page(desk, job, page, order))
     except UnknownSubject as error:
-        return _ended(request, job, str(error))
-    return respond(request, "job.html", frame(request, desk_for(request), f"Job {job}", "/jobs"), {"job": shown})
+        ended = await look.at(lambda desk: _ended(desk, job))
+        if ended is None:
+            return look.not_found(str(error), "/jobs")
+        return respond(request, "ended_job.html", look.frame(f"Job {job}", "/jobs"), ended)
+    return respond(request, "job.html", look.frame(f"Job {job}", "/jobs"), {"job": shown})
 
 
-def _ended(request: Asked, job: str, said: str) -> Response[str]:
+def _ended(desk: Desk, job: str) -> dict[str, object] | None:
     """One that the World has let go: its report is in the archive."""
-    desk = desk_for(request)
     kept = desk.archived("job", job)
     if kept is None:
-        return missing(request, desk, said, "/jobs")
+        return None
     past = desk.archive.list("incident", {"job": job, "kind": "fault"}, limit=INCIDENTS_MAX)
-    context = {"job": msgspec.msgpack.decode(kept, type=views.JobView), "past": past}
-    return respond(request, "ended_job.html", frame(request, desk, f"Job {job}", "/jobs"), context)
+    return {"job": msgspec.msgpack.decode(kept, type=views.JobView), "past": past}

@@ -5,7 +5,7 @@ from msgspec import Struct
 
 from keepstep.review.records import JobRecord
 from keepstep.server.desk import Desk
-from keepstep.web.pages.asking import PER_PAGE, Asked, ahead, desk_for, frame, param, respond, tenant_filter
+from keepstep.web.pages.asking import PER_PAGE, Asked, Look, param, respond, tenant_filter
 from keepstep.web.pages.now import JobLine, job_line
 
 LIVE_MAX = 200
@@ -41,9 +41,9 @@ def listing(desk: Desk, q: str = "", cursor: str = "") -> Listing:
 
 @get("/jobs", include_in_schema=False)
 async def show_jobs(request: Asked) -> Response[str]:
-    q = param(request, "q")
+    look, q = Look(request), param(request, "q")
     try:
-        found = await ahead(request, lambda desk: listing(desk, q, param(request, "cursor")))
+        found = await look.at(lambda desk: listing(desk, q, param(request, "cursor")))
     except ValueError:  # no cursor of ours: from the beginning
-        found = await ahead(request, lambda desk: listing(desk, q))
-    return respond(request, "jobs.html", frame(request, desk_for(request), "Jobs", "/jobs"), {"list": found})
+        found = await look.at(lambda desk: listing(desk, q))
+    return respond(request, "jobs.html", look.frame("Jobs", "/jobs"), {"list": found})

@@ -10,7 +10,7 @@ from msgspec import Struct
 from keepstep.core.fault import Fault
 from keepstep.core.ids import FaultId
 from keepstep.core.incident import OWNER, Incident, IncidentState
-from keepstep.core.job import Job
+from keepstep.core.job import TERMINAL, Job
 from keepstep.core.policy import Policy
 from keepstep.review.records import IncidentRecord
 from keepstep.server.desk import Desk
@@ -19,8 +19,8 @@ from keepstep.server.fleet_views import Capacity
 from keepstep.server.policy_file import read_policy
 from keepstep.server.queries import job_view
 from keepstep.server.reports import report
-from keepstep.web.pages.acts import Act, of_incident
-from keepstep.web.pages.asking import Asked, ahead, desk_for, frame, respond, tenant_filter
+from keepstep.web.pages.acts import Act, of_incident, of_suspects
+from keepstep.web.pages.asking import Asked, Look, respond, tenant_filter
 
 OPEN_MAX = 50
 JOBS_MAX = 50
@@ -180,7 +180,11 @@ def open_incident(desk: Desk, incident: Incident) -> OpenIncident:
 def acts_of(desk: Desk, incident: Incident) -> tuple[Act, ...]:
     if desk.principal is None:
         return ()
-    return of_incident(incident, desk.world, desk.principal, policy_of(desk).approvals.wait_s, desk.now_s)
+    wait_s = policy_of(desk).approvals.wait_s
+    return (
+        *of_incident(incident, desk.world, desk.principal, wait_s, desk.now_s),
+        *of_suspects(incident, desk.world, desk.principal),
+    )
 
 
 def _road(incident: Incident) -> Iterator[Stage]:
@@ -207,7 +211,7 @@ def job_line(desk: Desk, job: Job) -> JobLine:
         checkpoint_step=job.committed_step,
         checkpoint_age_s=age_s,
         target_s=target_s,
-        late=age_s is not None and target_s is not None and age_s > LATE * target_s,
+        late=job.state not in TERMINAL and age_s is not None and target_s is not None and age_s > LATE * target_s,
         slower=seen.slower,
         incident=job.incident or "",
     )
@@ -236,5 +240,6 @@ def _breaker(desk: Desk) -> Breaker:
 
 @get("/", include_in_schema=False)
 async def show_now(request: Asked) -> Response[str]:
-    seen = await ahead(request, now)
-    return respond(request, "now.html", frame(request, desk_for(request), "Now", "/"), {"now": seen})
+    look = Look(request)
+    seen = await look.at(now)
+    return respond(request, "now.html", look.frame("Now", "/"), {"now": seen})

@@ -18,6 +18,8 @@ class Picture(Struct, frozen=True, kw_only=True):
 
     title: str
     svg: str = ""
+    narrow: str = ""
+    """The same for a phone; empty where that scrolls the wide one."""
 
 
 def pictures(review: Review) -> dict[str, Picture]:

@@ -7,6 +7,7 @@ from urllib.parse import quote, urlencode
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from keepstep.review.wording import count as counted
 from keepstep.review.wording import duration
 from keepstep.web.pages import units
 
@@ -24,10 +25,12 @@ def environment() -> Environment:
         duration=duration,
         percent=units.percent,
         count=units.count,
+        counted=counted,
         number=units.number,
         size=units.size,
         words=units.words,
         time=units.time,
+        moment=units.moment,
         ago=units.ago,
         age=lambda now_s, since_s: duration(max(0.0, now_s - since_s)),
         segment=lambda value: quote(str(value), safe=""),

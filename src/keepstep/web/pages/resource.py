@@ -13,7 +13,7 @@ from keepstep.review.records import IncidentRecord
 from keepstep.server.desk import Desk, UnknownSubject
 from keepstep.server.fleet_queries import fleet_device, fleet_node
 from keepstep.web.pages.acts import Act, of_resource
-from keepstep.web.pages.asking import Asked, desk_for, frame, missing, respond, tenant_filter
+from keepstep.web.pages.asking import Asked, Look, respond, tenant_filter
 from keepstep.web.pages.entries import EntryLine, entry_line
 
 HISTORY = 100
@@ -71,33 +71,40 @@ def _incidents(desk: Desk, node: str) -> tuple[IncidentRecord, ...]:
     return tuple(record for record in page.records if isinstance(record, IncidentRecord))
 
 
-@get("/fleet/nodes/{node:str}", sync_to_thread=False, include_in_schema=False)
-def show_node(request: Asked, node: FromPath[str]) -> Response[str]:
-    desk = desk_for(request)
+@get("/fleet/nodes/{node:str}", include_in_schema=False)
+async def show_node(request: Asked, node: FromPath[str]) -> Response[str]:
+    look = Look(request)
     try:
-        shown = fleet_node(desk, node)
+        shown = await look.at(lambda desk: _node(desk, node))
     except UnknownSubject as error:
-        return missing(request, desk, str(error), "/fleet")
-    id = node_resource(NodeId(node))
-    context = {
+        return look.not_found(str(error), "/fleet")
+    return respond(request, "node.html", look.frame(f"Node {node}", "/fleet"), shown)
+
+
+def _node(desk: Desk, node: str) -> dict[str, object]:
+    shown, id = fleet_node(desk, node), node_resource(NodeId(node))
+    return {
         "node": shown,
         "acts": _acts(desk, id),
         "history": history(desk, (id,)),
         "incidents": _incidents(desk, node),
     }
-    return respond(request, "node.html", frame(request, desk, f"Node {node}", "/fleet"), context)
 
 
-@get("/fleet/devices/{node:str}/{slot:int}", sync_to_thread=False, include_in_schema=False)
-def show_device(request: Asked, node: FromPath[str], slot: FromPath[int]) -> Response[str]:
-    desk = desk_for(request)
-    id = device_resource(NodeId(node), slot)
+@get("/fleet/devices/{node:str}/{slot:int}", include_in_schema=False)
+async def show_device(request: Asked, node: FromPath[str], slot: FromPath[int]) -> Response[str]:
+    look = Look(request)
     try:
-        shown = fleet_device(desk, id)
+        shown = await look.at(lambda desk: _device(desk, node, slot))
     except UnknownSubject as error:
-        return missing(request, desk, str(error), "/fleet")
-    context = {
+        return look.not_found(str(error), "/fleet")
+    return respond(request, "device.html", look.frame(f"Device {node}/{slot}", "/fleet"), shown)
+
+
+def _device(desk: Desk, node: str, slot: int) -> dict[str, object]:
+    id = device_resource(NodeId(node), slot)
+    shown = fleet_device(desk, id)
+    return {
         "device": shown, "acts": _acts(desk, id), "history": history(desk, (id, shown.device.serial)),
         "incidents": [r for r in _incidents(desk, node) if id in r.resources],
     }  # fmt: skip
-    return respond(request, "device.html", frame(request, desk, f"Device {node}/{slot}", "/fleet"), context)

@@ -11,6 +11,7 @@ from litestar import Response, get
 from litestar.enums import MediaType
 from msgspec import Struct
 
+from keepstep.ports import JournalUnavailable
 from keepstep.review.compute import review as compute
 from keepstep.review.figures import Rate, Review
 from keepstep.review.questions import Answer, answers
@@ -21,6 +22,7 @@ from keepstep.web.pages.exports import review_csv
 from keepstep.web.pages.incidents import day_s
 from keepstep.web.pages.pictures import Picture, pictures
 from keepstep.web.pages.units import utc
+from keepstep.web.problems import refused
 
 DAY_S = 86_400.0
 SPANS = ((7, "7 days"), (28, "28 days"), (90, "90 days"))
@@ -120,7 +122,11 @@ async def _review(request: Asked) -> tuple[Desk, Span, Review, str]:
 
 @get("/review", include_in_schema=False)
 async def show_review(request: Asked) -> Response[str]:
-    desk, span, computed, mistake = await _review(request)
+    try:
+        desk, span, computed, mistake = await _review(request)
+    except JournalUnavailable as error:
+        around = frame(request, desk_for(request), "Review", "/review", missing=str(error))
+        return respond(request, "missing.html", around, {"said": "There is no review without what is over"}, 503)
     context = {
         "page": review_page(computed, span),
         "mistake": mistake,
@@ -136,7 +142,10 @@ async def show_review(request: Asked) -> Response[str]:
 @get("/review/export", include_in_schema=False)
 async def export_review(request: Asked) -> Response[bytes]:
     """``format``: csv, else json."""
-    _, span, computed, mistake = await _review(request)
+    try:
+        _, span, computed, mistake = await _review(request)
+    except JournalUnavailable as error:
+        raise refused(error) from error
     if mistake:
         return Response(mistake.encode(), status_code=400, media_type=MediaType.TEXT)
     as_csv = param(request, "format") == "csv"

@@ -1,5 +1,5 @@
-"""Figures as a person reads them: times, sizes, shares. Owns their spelling, but for durations: see ``review.wording``. No
-clock, no locale."""
+"""Figures as a person reads them: times, sizes, shares. Owns their spelling, but for durations and what is counted: see
+``review.wording``. No clock, no locale."""
 
 from datetime import UTC, datetime
 
@@ -18,11 +18,6 @@ def percent(share: float | None) -> str:
 def count(value: float | None) -> str:
     """With thousands apart."""
     return NOTHING if value is None else f"{value:,.0f}"
-
-
-def counted(value: int, one: str) -> str:
-    """``1 rank``, ``2,048 ranks``."""
-    return f"{value:,} {one}" if value == 1 else f"{value:,} {one}s"
 
 
 def number(value: float | None, digits: int = 3) -> str:
@@ -54,6 +49,11 @@ def utc(at_s: float) -> str:
 def time(at_s: float | None) -> str:
     """UTC, which the page turns into the viewer's own zone and keeps as the tip."""
     return NOTHING if at_s is None else _tag(at_s, utc(at_s))
+
+
+def moment(at_s: float) -> str:
+    """The same, with its date even where that is today: as the end of a period."""
+    return _tag(at_s, utc(at_s), "data-at data-whole")
 
 
 def ago(at_s: float | None, now_s: float) -> str:

@@ -51,8 +51,12 @@ function fail(text) {
   get("confirm-error").textContent = text;
 }
 
+// While it is on its way the dialog may be closed, and opened for something else: that one is not touched.
 async function send(dialog) {
   const yes = get("confirm-yes");
+  const what = button.textContent;
+  const sent = key;
+  const isOpen = () => dialog.open && key === sent;
   yes.disabled = true;
   fail("");
   const reason = button.hasAttribute("data-reason") ? { reason: get("confirm-reason").value } : {};
@@ -65,10 +69,14 @@ async function send(dialog) {
       signal: AbortSignal.timeout(15000),
     });
     if (!response.ok) throw new Error(await problem(response));
-    get("said").textContent = `${button.textContent}: accepted.`;
-    dialog.close();
+    get("said").textContent = `${what}: accepted.`;
+    if (isOpen()) dialog.close();
     refresh();
   } catch (error) {
+    if (!isOpen()) {
+      get("said").textContent = `${what}: not accepted: ${error.message}.`;
+      return;
+    }
     fail(`It was not accepted: ${error.message}. You may try again; it is done once at most.`);
     yes.disabled = false;
   }

@@ -6,6 +6,8 @@ const HEAD = 1.6;
 
 let versions = 0;
 
+const counted = (number, one) => `${number.toLocaleString()} ${one}${number === 1 ? "" : "s"}`;
+
 export class Layout {
   constructor() {
     this.version = 0;
@@ -153,6 +155,6 @@ export class Layout {
 
   summary() {
     const devices = this.nodes.reduce((sum, node) => sum + node.devices.length, 0);
-    return `${this.nodes.length.toLocaleString()} nodes, ${devices.toLocaleString()} devices, ${this.racks.length.toLocaleString()} racks. Choose one with the arrow keys or by a click.`;
+    return `${counted(this.nodes.length, "node")}, ${counted(devices, "device")}, ${counted(this.racks.length, "rack")}. Choose one with the arrow keys or by a click.`;
   }
 }

@@ -20,28 +20,34 @@ class FleetMap {
     this.by = "state";
     this.due = false;
     this.moved = false;
-    this.loading = false;
-    this.again = false;
+    this.asking = false;
+    this.wanted = null;
     this.frames = [];
     this.bind();
   }
 
-  // One at a time: what changes meanwhile, as when the stream of changes begins, is asked for again behind it.
-  async load() {
-    this.again = this.loading;
-    if (this.loading) return;
-    this.loading = true;
+  // Asks again for what changed, or for all of it where no subject says what. One answer at a time, and what changes meanwhile
+  // behind it: an answer that was overtaken by a newer one would put back what was.
+  async follow(subjects) {
+    const all = !subjects.length || this.wanted?.length === 0;
+    this.wanted = all ? [] : [...(this.wanted ?? []), ...subjects];
+    if (this.asking) return;
+    this.asking = true;
     try {
-      do {
-        this.again = false;
-        await this.loadAll();
-      } while (this.again);
+      while (this.wanted) {
+        const now = this.wanted;
+        this.wanted = null;
+        await this.update(now);
+      }
+    } catch (error) {
+      this.wanted = []; // what this answer would have said is in the next one
+      throw error;
     } finally {
-      this.loading = false;
+      this.asking = false;
     }
   }
 
-  async loadAll() {
+  async load() {
     let after = 0;
     const layout = new Layout();
     do {
@@ -174,7 +180,7 @@ class FleetMap {
     document.getElementById("map-next").addEventListener("click", () => this.problem());
     document.getElementById("map-by").addEventListener("change", (event) => { this.by = event.target.value; this.draw(); });
     document.addEventListener("keepstep:theme", () => { this.painter.readColours(); this.draw(); });
-    document.addEventListener("keepstep:change", (event) => this.update(event.detail).catch(() => {}));
+    document.addEventListener("keepstep:change", (event) => this.follow(event.detail).catch(() => {}));
     new ResizeObserver(() => this.layout.nodes.length && this.resize()).observe(canvas);
   }
 
@@ -237,8 +243,8 @@ export function startMap() {
   if (!canvas) return;
   const map = new FleetMap(canvas, canvas.parentElement.dataset.map);
   canvas.map = map;
-  map.load().catch((error) => {
+  map.follow([]).catch((error) => {
     map.said.textContent = `The map could not be loaded (${error.message}); the list has the same. It is tried again in 5 s.`;
-    setTimeout(() => map.load().catch(() => {}), 5000);
+    setTimeout(() => map.follow([]).catch(() => {}), 5000);
   });
 }

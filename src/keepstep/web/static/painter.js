@@ -48,10 +48,12 @@ export class Painter {
     this.readColours();
   }
 
+  // Setting a size empties the canvas, also where it is the same: then what is drawn stays until it is drawn anew.
   resize(width, height, ratio) {
     [this.width, this.height, this.ratio] = [Math.max(1, width), Math.max(1, height), ratio];
-    this.canvas.width = Math.round(this.width * ratio);
-    this.canvas.height = Math.round(this.height * ratio);
+    const [across, down] = [Math.round(this.width * ratio), Math.round(this.height * ratio)];
+    if (this.canvas.width !== across) this.canvas.width = across;
+    if (this.canvas.height !== down) this.canvas.height = down;
   }
 
   // The stylesheet's colours as they are in the present theme, each asked for once.

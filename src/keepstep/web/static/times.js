@@ -15,7 +15,8 @@ function sameDay(one, other) {
 
 export function localise(root) {
   for (const time of root.querySelectorAll("time[data-at]")) {
-    const text = clock(new Date(time.dateTime));
+    const date = new Date(time.dateTime);
+    const text = "whole" in time.dataset ? full.format(date) : clock(date);
     if (time.textContent !== text) time.textContent = text;
   }
 }

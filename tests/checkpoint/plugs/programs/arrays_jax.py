@@ -66,7 +66,8 @@ def main(directory: str, what: str, *rest: str) -> None:
         print(json.dumps({"refused": odd()}))
         return
     if what == "ranks":
-        jax.distributed.initialize(f"127.0.0.1:{rest[0]}", num_processes=2, process_id=int(rest[1]))
+        place = f"127.0.0.1:{rest[0]}"
+        jax.distributed.initialize(place, num_processes=2, process_id=int(rest[1]), coordinator_bind_address=place)
     checkpoints = LocalCheckpoints(directory, job="jax", run="one")
     rank, world = jax.process_index(), jax.process_count()
     if what != "load":
