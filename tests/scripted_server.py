@@ -24,6 +24,12 @@ class Listening:
         self._accepted: socket.socket | None = None
         self._listener: socket.socket | None = None
         self._thread: threading.Thread | None = None
+        self._saying = threading.Lock()
+
+    def say(self, connection: socket.socket, message: Message) -> None:
+        """From any thread: a long message goes out in pieces, and nothing may come between them."""
+        with self._saying:
+            connection.sendall(messages.encode(message))
 
     def start(self) -> None:
         self._path.unlink(missing_ok=True)

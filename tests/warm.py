@@ -6,6 +6,7 @@ Each program is a process of its own with its own environment, directory and out
 
 import contextlib
 import importlib
+import io
 import json
 import os
 import runpy
@@ -136,6 +137,9 @@ def _become(asked: dict[str, Any]) -> None:
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(os.open(output, appending), 1)
     os.dup2(os.open(output.with_suffix(".err"), appending), 2)
+    assert isinstance(sys.stdout, io.TextIOWrapper)
+    # A line of one rank goes out whole, also where PYTHONUNBUFFERED would have its end follow by itself.
+    sys.stdout.reconfigure(write_through=False, line_buffering=True)
     os.chdir(asked["folder"])
     os.environ.clear()
     os.environ.update(asked["environment"])

@@ -45,7 +45,7 @@ class ScriptedServer(Listening):
         assert (hello.token, hello.role) == (TOKEN, "agent")
         session = str(hello.session)
         welcome = Welcome(protocol=messages.PROTOCOL, server="scripted", acked=self.acked.get(session, 0))
-        connection.sendall(messages.encode(welcome))
+        self.say(connection, welcome)
         self._connection = connection
         self.hellos.append(hello)
         while True:
@@ -54,7 +54,7 @@ class ScriptedServer(Listening):
                 self._keep(session, message)
                 self._news.notify_all()
             if isinstance(message, Report) and self.acks:
-                connection.sendall(messages.encode(Ack(number=message.number)))
+                self.say(connection, Ack(number=message.number))
 
     def _keep(self, session: str, message: Message) -> None:
         if isinstance(message, Beat):
@@ -67,7 +67,7 @@ class ScriptedServer(Listening):
 
     def order(self, number: int, intent: Intent) -> None:
         assert self._connection is not None, "no agent is connected"
-        self._connection.sendall(messages.encode(Command(order=Order(number=number, intent=intent))))
+        self.say(self._connection, Command(order=Order(number=number, intent=intent)))
 
     def facts(self, kind: type[Found]) -> list[Found]:
         return [report.fact for report in self.reports if isinstance(report.fact, kind)]

@@ -45,7 +45,7 @@ class ScriptedServer(Listening):
         hello = read_message(connection)
         assert isinstance(hello, Hello)
         assert hello.token == TOKEN
-        connection.sendall(messages.encode(Welcome(protocol=messages.PROTOCOL, server="scripted", acked=self.acked)))
+        self.say(connection, Welcome(protocol=messages.PROTOCOL, server="scripted", acked=self.acked))
         self._connection = connection
         self.hellos.append(hello)
         while True:
@@ -56,11 +56,11 @@ class ScriptedServer(Listening):
                 self._news.notify_all()
             if isinstance(message, Report) and self.acks:
                 self.acked = max(self.acked, message.number)
-                connection.sendall(messages.encode(Ack(number=message.number)))
+                self.say(connection, Ack(number=message.number))
 
     def send(self, message: Message) -> None:
         assert self._connection is not None, "no launcher is connected"
-        self._connection.sendall(messages.encode(message))
+        self.say(self._connection, message)
 
     def wait(self, what: str, found: Callable[[list[Message]], Kind | None], wait_s: float = DEADLINE_S) -> Kind:
         """The first thing that ``found`` makes of all that was said so far, and of what comes."""
