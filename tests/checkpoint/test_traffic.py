@@ -201,6 +201,19 @@ def test_a_reader_that_hung_has_lost_its_share_and_waits_for_another() -> None:
     assert len(storm.ended_s) == 8 and len(both) == 1 and not storm.store.objects
 
 
+def test_a_thread_that_reads_on_when_the_passage_is_left_announces_nothing_more() -> None:
+    storm, back = Storm(), list[None]()
+
+    def read() -> None:
+        with storm.traffic("left", Pace(bytes_s=CAPACITY_BYTES_S)).enter(3000 * MB) as passage:
+            storm.world.spawn("second", storm.since_start_s() + 1, lambda: back.append(passage.progress(60_000 * MB)))
+            storm.world.sleep(2)
+
+    storm.world.spawn("left", 0, read)
+    storm.world.run(400)
+    assert len(back) == 1 and not storm.store.objects
+
+
 def test_one_that_is_slowed_down_is_seen_to_live() -> None:
     storm = Storm()
     seen_s: list[float] = []

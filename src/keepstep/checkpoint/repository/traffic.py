@@ -160,6 +160,8 @@ class Passage:
         self._traffic, self._alive, self._pace = traffic, alive, traffic.pace
         self._free = not traffic.pace.bytes_s
         self._key = ""
+        self._over = False
+        """Left: a thread of it that still reads waits for nothing, and announces nothing more."""
         if self._free:
             return
         self._capacity = traffic.pace.capacity()
@@ -189,6 +191,8 @@ class Passage:
 
     def __exit__(self, *_: object) -> None:
         if not self._free:
+            with self._lock:
+                self._over = True
             self._withdraw()
             self._traffic.left()
 
@@ -199,7 +203,7 @@ class Passage:
         with self._lock:
             self._left_bytes = max(0, self._left_bytes - size_bytes)
             self._credit_bytes -= size_bytes
-        while True:
+        while not self._over:
             self._keep_up()
             pause_s = self._pause_s()
             if pause_s < _LEAST_PAUSE_S:
@@ -244,7 +248,7 @@ class Passage:
         except OSError as error:
             self._go(f"nothing can be announced in {self._traffic.store.name} ({error})")
             return
-        while True:
+        while not self._over:
             ahead = self._look()
             if self._said.share_bytes_s:
                 return
@@ -313,12 +317,17 @@ class Passage:
         )  # fmt: skip
         key = said.key(self._traffic.mark)
         self._traffic.store.create(key, b"")
-        before, self._key, self._said = self._key, key, said
+        with self._lock:
+            if self._over:
+                before = key
+            else:
+                before, self._key, self._said = self._key, key, said
         self._delete(before)
 
     def _withdraw(self) -> None:
         """Idempotent."""
-        before, self._key = self._key, ""
+        with self._lock:
+            before, self._key = self._key, ""
         self._delete(before)
 
     def _delete(self, key: str) -> None:
