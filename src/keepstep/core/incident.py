@@ -230,6 +230,11 @@ class Incident(Struct, kw_only=True):
     """From the first evidence to the first new step that all ranks completed; to its end where it was not recovered."""
 
     @property
+    def diagnosis(self) -> Diagnosis | None:
+        """The newest; None before the first."""
+        return next((a.diagnosis for a in reversed(self.attempts) if a.diagnosis is not None), None)
+
+    @property
     def attempt(self) -> Attempt:
         return self.attempts[-1]
 

@@ -263,7 +263,7 @@ def _down(incident: Incident) -> str:
 
 
 def _about(incident: Incident) -> str:
-    diagnosis = next((a.diagnosis for a in reversed(incident.attempts) if a.diagnosis is not None), None)
+    diagnosis = incident.diagnosis
     if diagnosis is None:
         return "the evidence is being joined"
     return f"{diagnosis.cause.value} ({diagnosis.confidence:.0%}): {diagnosis.summary}"

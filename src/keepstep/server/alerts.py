@@ -127,7 +127,7 @@ class Alerts(Struct, kw_only=True):
         incident = world.incidents.get(id)
         if incident is None:
             return
-        diagnosis = next((a.diagnosis for a in reversed(incident.attempts) if a.diagnosis is not None), None)
+        diagnosis = incident.diagnosis
         what = diagnosis.summary if diagnosis is not None else incident.last_failure or "no diagnosis"
         words = (
             f"{incident.job}: incident {id} needs a person",

@@ -14,7 +14,7 @@ from keepstep.core import intents as i
 from keepstep.core.decision import Entry
 from keepstep.core.drill import TERMINAL as DRILL_OVER
 from keepstep.core.ids import JobId
-from keepstep.core.incident import Diagnosis, Incident, IncidentState
+from keepstep.core.incident import Incident, IncidentState
 from keepstep.core.job import TERMINAL, JobState
 from keepstep.core.world import World
 from keepstep.review.records import DRILL
@@ -214,7 +214,7 @@ class Tallies(Struct, kw_only=True):
                 pass
 
     def _closed(self, world: World, incident: Incident) -> None:
-        diagnosis = _diagnosis_of(incident)
+        diagnosis = incident.diagnosis
         cause = diagnosis.cause.value if diagnosis is not None else "undiagnosed"
         path = "manual" if incident.grants else "auto"
         group = "start" if incident.kind != "fault" else DRILL if led_by_drill(incident) else cause
@@ -264,11 +264,6 @@ class Tallies(Struct, kw_only=True):
             self.ended_s[category] = self.ended_s.get(category, 0.0) + seconds
         _tally(self.ended, (change.to.value,))
         del self.jobs[change.job]
-
-
-def _diagnosis_of(incident: Incident) -> Diagnosis | None:
-    """The newest one."""
-    return next((a.diagnosis for a in reversed(incident.attempts) if a.diagnosis is not None), None)
 
 
 def _cost_s(incident: Incident) -> tuple[float, float]:

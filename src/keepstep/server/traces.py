@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from keepstep.core.fault import Fault
-from keepstep.core.incident import Diagnosis, Incident
+from keepstep.core.incident import Incident
 from keepstep.core.world import World
 from keepstep.server.history import History, OrderRecord
 from keepstep.telemetry import Span, SpanEvent
@@ -70,7 +70,7 @@ def fault_span(world: World, fault: Fault) -> Span:
 
 def _root(world: World, history: History, incident: Incident, trace: str) -> Span:
     job = world.jobs.get(incident.job)
-    diagnosis = _diagnosis(incident)
+    diagnosis = incident.diagnosis
     attributes: Attributes = {
         "keepstep.incident": incident.id,
         "keepstep.job": incident.job,
@@ -109,10 +109,6 @@ def _root(world: World, history: History, incident: Incident, trace: str) -> Spa
         links=links,
         error=incident.verdict if incident.state.value == "escalated" else "",
     )
-
-
-def _diagnosis(incident: Incident) -> Diagnosis | None:
-    return next((a.diagnosis for a in reversed(incident.attempts) if a.diagnosis is not None), None)
 
 
 def _events(history: History, incident: Incident) -> Iterator[SpanEvent]:

@@ -134,7 +134,7 @@ def of_resource(resource: Resource, principal: Principal) -> tuple[Act, ...]:
 
 def of_suspects(incident: Incident, world: World, principal: Principal) -> tuple[Act, ...]:
     """Hold what an incident names, or lift one's own hold: beside whatever it waits for."""
-    diagnosis = next((a.diagnosis for a in reversed(incident.attempts) if a.diagnosis is not None), None)
+    diagnosis = incident.diagnosis
     if diagnosis is None:
         return ()
     named = dict.fromkeys((*diagnosis.resources, *map(node_resource, diagnosis.lost_nodes)))

@@ -120,7 +120,7 @@ def _fits(line: Line, filters: dict[str, str]) -> bool:
 
 
 def _open_line(incident: Incident, now_s: float) -> Line:
-    diagnosis = next((a.diagnosis for a in reversed(incident.attempts) if a.diagnosis is not None), None)
+    diagnosis = incident.diagnosis
     return Line(
         id=incident.id, job=incident.job, state=incident.state.value, is_open=True,
         waits=incident.state is IncidentState.WAITING, cause=diagnosis.cause.value if diagnosis is not None else "",

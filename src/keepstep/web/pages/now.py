@@ -150,7 +150,7 @@ def now(desk: Desk) -> Now:
 
 
 def open_incident(desk: Desk, incident: Incident) -> OpenIncident:
-    diagnosis = next((a.diagnosis for a in reversed(incident.attempts) if a.diagnosis is not None), None)
+    diagnosis = incident.diagnosis
     steps = desk.history.of_incident(incident.id)
     evidence = diagnosis.evidence if diagnosis is not None else ()
     waits = incident.state is IncidentState.WAITING
